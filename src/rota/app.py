@@ -1,0 +1,301 @@
+"""Rota: declarations in, services out. It only composes; each noun has a file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
+from rota.events import Bus
+from rota.hinter import Hinter
+from rota.job import Call, Job, JobDecorator, Policies
+from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
+from rota.replica import Replica
+from rota.results import Results
+from rota.run import Run
+from rota.schedule import Schedule, declaration
+from rota.schema import check_schema
+from rota.settings import Settings
+from rota.store import Declaration, Store
+from rota.stores import open_store
+from rota.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Rota:
+    """An app: its jobs and schedules, and the store that it shares with its other replicas."""
+
+    def __init__(self, url: str | None = None, **settings: Any) -> None:
+        self.settings = Settings.load(url=url, **settings)
+        self.jobs: dict[str, Job[..., Any]] = {}
+        self.events = Bus()
+        self.results = Results(lambda: self.store)
+        self._schedules: dict[tuple[str, str], Declaration] = {}
+        self._store: Store | None = None
+        self._hinter: Hinter | None = None
+        self._worker: Worker | None = None
+        self._stack: AsyncExitStack | None = None
+
+    # -- declarations ------------------------------------------------------------------------------
+
+    def job(
+        self,
+        name: str | None = None,
+        *,
+        retry: int | Retry = 0,
+        timeout: float | timedelta | None = None,
+        concurrency_limit: int = 0,
+        priority: int = 5,
+        breaker: int | Breaker | None = None,
+        transactional: bool = False,
+    ) -> JobDecorator:
+        """Decorator: make a function, async or plain, a job that any replica can run."""
+        policies = _policies(retry, timeout, breaker, transactional, concurrency_limit, priority)
+        return cast(JobDecorator, lambda fn: self.add_job(fn, name, policies))
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str = "default",
+        job: str | None = None,
+        timezone: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        overlap: Overlap = "skip",
+        catch_up: CatchUp = "latest",
+        catch_up_limit: int = 100,
+        skip_if_older_than: float | timedelta = timedelta(days=1),
+        concurrency_limit: int = 1,
+        lock_timeout_seconds: int = 300,
+        priority: int = 5,
+        retry: int | Retry = 0,
+        timeout: float | timedelta | None = None,
+        breaker: int | Breaker | None = None,
+        transactional: bool = False,
+    ) -> JobDecorator:
+        """Decorator: run this function at each tick of the expression, once in the whole cluster.
+
+        On top of another decorator of the same function it adds a schedule of another `name`.
+        """
+        policies = _policies(retry, timeout, breaker, transactional, 0, priority)
+
+        def decorate(fn: Any) -> Job[..., Any]:
+            made = fn if isinstance(fn, Job) else self.add_job(fn, job, policies)
+            self._declare(
+                declaration(
+                    made.name, expression, name=name, timezone=timezone, priority=priority, parameters=parameters,
+                    concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds, overlap=overlap,
+                    catch_up=catch_up, catch_up_limit=catch_up_limit, skip_if_older_than=skip_if_older_than,
+                )
+            )  # fmt: skip
+            return made
+
+        return cast(JobDecorator, decorate)
+
+    def every(self, interval: str | float | timedelta, **options: Any) -> JobDecorator:
+        """Decorator: run this function every `"10s"`, `"5m"`, `"1h30m"`, so many seconds or a timedelta.
+
+        Ticks are the multiples of the interval since 1970 in UTC, the same on every replica. Options as for `cron`.
+        """
+        if not isinstance(interval, str):
+            seconds = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)
+            if seconds != int(seconds):
+                raise BadInput(f"every({interval!r}): an interval is a whole number of seconds")
+            interval = f"{int(seconds)}s"
+        return self.cron(f"every {interval.removeprefix('every ')}", **options)
+
+    def add_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
+        if isinstance(fn, Job):
+            raise BadInput(f"{fn!r} is a job already; stack `cron` or `every` on top of `job`, not the other way round")
+        made: Job[..., Any] = Job(self, fn, name or fn.__name__, policies)
+        known = self.jobs.get(made.name)
+        if known is not None and known.fn is not fn:
+            raise NameClash(
+                f"two functions are declared as job {made.name!r}: {_where(known.fn)} and {_where(fn)}; "
+                "give one of them another name"
+            )
+        self.jobs[made.name] = made
+        return made
+
+    def _declare(self, schedule: Declaration) -> None:
+        key = (schedule.job_id, schedule.name)
+        if self._schedules.get(key, schedule) != schedule:
+            raise NameClash(
+                f"job {key[0]!r} has two different schedules named {key[1]!r}; give one of them another name"
+            )
+        self.check_parameters(schedule.job_id, schedule.parameters)
+        self._schedules[key] = schedule
+
+    def check_parameters(self, job_id: str, parameters: str) -> None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise UnknownJob(f"unknown job {job_id!r}; this app declares: {', '.join(sorted(self.jobs)) or 'none'}")
+        job.arguments.decode(parameters)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise NotOpen
+        return self._store
+
+    async def __aenter__(self) -> Self:
+        """Run as a replica: schedules fire, jobs run, until the block ends."""
+        if self._stack is not None:
+            raise BadInput("this Rota is open already")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.client())
+            await self.store.declare([job.row() for job in self.jobs.values()], list(self._schedules.values()))
+            await stack.enter_async_context(self._services())
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.__aexit__(kind, error, trail)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Self]:
+        """Open the store only: enqueue, wait, look and edit, without running anything here."""
+        if self._store is not None:
+            raise BadInput("this Rota is open already")
+        store = open_store(self.settings)
+        await _reach(store, self.settings)
+        self._store = store
+        self._hinter = Hinter(store) if self.settings.hints else None
+        try:
+            yield self
+        finally:
+            await self.results.close()
+            if self._hinter is not None:
+                await self._hinter.close()
+            self._store = self._hinter = None
+            await store.close()
+
+    @asynccontextmanager
+    async def _services(self) -> AsyncIterator[None]:
+        replica: Replica
+        worker = Worker(
+            self.store,
+            self.settings,
+            dict(self.jobs),
+            standing=lambda: replica.id if replica.trusted else 0,
+            slot_freed=lambda: replica.wake_scheduler(),
+            finished=self.results.hint,
+            emit=self.events.emit,
+            wanted=self.events.wanted,
+        )
+        replica = Replica(
+            self.settings,
+            lambda: open_store(self.settings, tag=getattr(self.store, "tag", None)),
+            crew=worker,
+            jobs=sorted(self.jobs),
+            decide=Decider(late_after=self.settings.late_after, check=self._wrong_with),
+            emit=self.events.emit,
+        )
+        await replica.start()
+        self._worker = worker
+        worker.start()
+        try:
+            yield
+        finally:
+            self._worker = None
+            await asyncio.shield(_wind_down(worker, replica))
+
+    def _wrong_with(self, job_id: str, parameters: str) -> str | None:
+        try:
+            self.check_parameters(job_id, parameters)
+        except (BadParameters, UnknownJob) as error:
+            return str(error)
+        return None
+
+    # -- runs and schedules ------------------------------------------------------------------------
+
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Run[R]]:
+        """Make many runs at once, all or none, of any jobs: `app.enqueue_many([a.call(1), b.call("x")])`."""
+        wanted = list(calls)
+        if not wanted:
+            return []
+        made = await self.store.enqueue([call.new_run() for call in wanted], connection)
+        if self._worker is not None:
+            self._worker.wake()
+        if self._hinter is not None and connection is None and self._worker_room() < len(wanted):
+            self._hinter.hint("ready")
+        if any(call.job.policies.concurrency_limit or call.options.seconds or call.options.run_at for call in wanted):
+            await self.store.hint("schedules")
+        return [Run(self, m.id, call.job.name, created=m.created) for m, call in zip(made, wanted, strict=True)]
+
+    def _worker_room(self) -> int:
+        return self._worker.room() if self._worker is not None else 0
+
+    async def schedule(self, job: Job[..., Any] | str, cron: str, *, name: str = "default", **options: Any) -> Schedule:
+        """Set a schedule at run time, here and now: insert it, or replace the one of that name."""
+        job_id = job.name if isinstance(job, Job) else job
+        wanted = declaration(job_id, cron, name=name, **options)
+        self.check_parameters(job_id, wanted.parameters)
+        return Schedule(self, await self.store.put_schedule(wanted))
+
+    async def schedules(self, job: str | None = None, name: str | None = None) -> list[Schedule]:
+        """The schedules in the store, declared or not."""
+        return [Schedule(self, row) for row in await self.store.list_schedules(job, name)]
+
+    def run(self, run_id: int) -> Run[Any]:
+        """A handle on a run by its id."""
+        return Run(self, run_id, "")
+
+
+async def _reach(store: Store, settings: Settings) -> None:
+    """Open the store, trying for a while; then see that its tables are ours."""
+    deadline, pause = time.monotonic() + settings.connect_timeout, 0.1
+    while True:
+        try:
+            await store.open()
+            await check_schema(store, migrate=settings.migrate)
+            return
+        except StoreUnavailable as error:
+            await store.close()
+            if time.monotonic() + pause > deadline:
+                raise StoreUnavailable(f"{error} (tried for {settings.connect_timeout:g} s)") from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+        except BaseException:
+            await store.close()
+            raise
+
+
+async def _wind_down(worker: Worker, replica: Replica) -> None:
+    await worker.stop()
+    await replica.stop()
+
+
+def _policies(
+    retry: int | Retry,
+    timeout: float | timedelta | None,
+    breaker: int | Breaker | None,
+    transactional: bool,
+    concurrency_limit: int,
+    priority: int,
+) -> Policies:
+    return Policies(
+        retry=Retry(attempts=retry) if isinstance(retry, int) else retry,
+        timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+        breaker=Breaker(failures=breaker) if isinstance(breaker, int) else breaker,
+        transactional=transactional,
+        concurrency_limit=concurrency_limit,
+        priority=priority,
+    )
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    return f"{fn.__module__}.{fn.__qualname__}"

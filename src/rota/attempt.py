@@ -1,0 +1,118 @@
+"""Attempt: one try at one run, held by this replica; how it ends becomes its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import traceback
+from typing import Any, Literal
+
+import msgspec
+
+from rota.context import Context, TickInfo
+from rota.errors import BadParameters, Permanent
+from rota.job import Job
+from rota.store import Claim, NewRun, Outcome
+
+StopReason = Literal["cancelled", "timeout", "shutdown", "lost"]
+_ERROR_LENGTH = 8000
+_MAX_RESULT = 1_000_000
+
+
+class Attempt:
+    """A claim being worked on."""
+
+    __slots__ = ("claim", "context", "job", "settled", "started", "stop_reason", "task")
+
+    def __init__(self, claim: Claim, job: Job[..., Any], replica_id: int) -> None:
+        self.claim, self.job = claim, job
+        self.started = time.monotonic()
+        self.task: asyncio.Task[Any] | None = None
+        self.stop_reason: StopReason | None = None
+        self.settled = False
+        tick = None
+        if claim.due_at is not None and claim.config_id is not None:
+            tick = TickInfo(claim.due_at, claim.config_id)
+        self.context = Context(
+            run_id=claim.id,
+            job=claim.job_id,
+            attempt=claim.attempt,
+            replica_id=replica_id,
+            correlation_id=claim.correlation_id,
+            idempotency_key=claim.key,
+            tick=tick,
+        )
+        if not job.is_async:
+            self.context._stop = threading.Event()
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask it to stop. An async handler gets CancelledError, a plain function has to look at `ctx.stopping`."""
+        if self.stop_reason is None or reason == "lost":
+            self.stop_reason = reason
+        if self.context._stop is not None:
+            self.context._stop.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    # -- outcomes ----------------------------------------------------------------------------------
+
+    def succeeded(self, value: Any) -> Outcome:
+        result = None
+        if value is not None:
+            try:
+                encoded = msgspec.json.encode(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                return self.failed(Permanent(f"the result of {self.job.name!r} is not JSON: {error}"))
+            if len(encoded) > _MAX_RESULT:
+                return self.failed(
+                    Permanent(f"the result of {self.job.name!r} has {len(encoded):,} bytes, over {_MAX_RESULT:,}")
+                )
+            result = encoded.decode().replace("\\u0000", "\\ufffd")
+        return self._outcome("succeeded", result=result)
+
+    def failed(self, error: BaseException) -> Outcome:
+        text = _describe(error)
+        pause = None
+        if not isinstance(error, Permanent | BadParameters):
+            pause = self.job.policies.retry.pause(self.claim.attempt, error)
+        if pause is not None:
+            return self._outcome("queued", error=text, delay=pause)
+        return self._outcome("failed", error=text, then=self._failure_run(text))
+
+    def stopped(self) -> Outcome | None:
+        """How it ended when it was asked to stop and did; None when that is nobody's business any more."""
+        if self.stop_reason == "timeout":
+            return self.failed(TimeoutError(f"took longer than its {self.job.policies.timeout} s"))
+        if self.stop_reason == "cancelled":
+            return self._outcome("cancelled", error="cancelled on request")
+        if self.stop_reason == "shutdown":
+            return self.given_back()
+        return None
+
+    def given_back(self) -> Outcome:
+        """The attempt does not count: somebody else may start it at once."""
+        return self._outcome("queued", released=True)
+
+    def _failure_run(self, text: str) -> NewRun | None:
+        if self.job.failure_job is None:
+            return None
+        parameters = msgspec.json.encode({"run_id": self.claim.id, "error": text}).decode()
+        return NewRun(
+            job_id=self.job.failure_job,
+            parameters=parameters,
+            priority=self.job.policies.priority,
+            correlation_id=self.claim.correlation_id,
+            parent_id=self.claim.id,
+        )
+
+    def _outcome(self, state: Literal["succeeded", "failed", "cancelled", "queued"], **more: Any) -> Outcome:
+        return Outcome(id=self.claim.id, token=self.claim.token, state=state, slot=self.claim.slot, **more)
+
+
+def _describe(error: BaseException) -> str:
+    """The last line first, since that is what people look for; the way there below it."""
+    head = "".join(traceback.format_exception_only(error)).strip()
+    trail = "".join(traceback.format_tb(error.__traceback__))
+    text = f"{head}\n\n{trail}" if trail else head
+    return text.replace("\x00", "\ufffd")[:_ERROR_LENGTH]

@@ -1,0 +1,136 @@
+"""What happens in the engine, as frozen values. The core emits; wording, counting and tracing live in subscribers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaJoined(Event):
+    replica_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLeft(Event):
+    replica_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDeposed(Event):
+    """This replica was given up by the others while it was silent; what it held is with somebody else."""
+
+    replica_id: int
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasBuried(Event):
+    """The caretaker freed what dead replicas held, or what expired."""
+
+    replicas: tuple[int, ...]
+    requeued: tuple[int, ...]
+    cancelled: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TicksFired(Event):
+    schedules: int
+    runs: int
+    skipped: int
+    lateness: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleContended(Event):
+    """Somebody else holds this schedule's lock."""
+
+    schedule_id: int
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInvalid(Event):
+    schedule_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContended(Event):
+    """An optimistic write found that somebody else had changed the row; nothing was written."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(Event):
+    run_id: int
+    job_id: str
+    state: str
+    attempt: int
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTakenOver(Event):
+    """An outcome was refused: the run belongs to somebody else by now."""
+
+    run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadAbandoned(Event):
+    """A plain function ran past its time; its run is settled, its thread goes on and occupies one of the threads."""
+
+    run_id: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked(Event):
+    """A handler keeps the event loop from turning."""
+
+    seconds: float
+    runs: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFailed(Event):
+    """A step of a service failed; it is tried again."""
+
+    service: str
+    error: BaseException
+
+
+class Bus:
+    """Who wants to know what. A subscriber that raises is reported and harms nobody."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type[Event], list[Callable[[Any], None]]] = {}
+
+    def subscribe(self, kind: type[E], subscriber: Callable[[E], None]) -> None:
+        """Call `subscriber` with every event of this class (or of its subclasses), on the thread that emits."""
+        self._subscribers.setdefault(kind, []).append(subscriber)
+
+    def wanted(self, kind: type[Event]) -> bool:
+        return any(base in self._subscribers for base in kind.__mro__)
+
+    def emit(self, event: Event) -> None:
+        for kind in type(event).__mro__:
+            for subscriber in self._subscribers.get(kind, ()):
+                try:
+                    subscriber(event)
+                except Exception:
+                    sys.excepthook(*sys.exc_info())

@@ -1,0 +1,240 @@
+"""Job: a named function and its policies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from rota.arguments import Arguments
+from rota.context import Context, current_context
+from rota.errors import BadInput
+from rota.policy import Breaker, Retry
+from rota.run import Run
+from rota.store import JobRow, NewRun
+
+if TYPE_CHECKING:
+    from rota.app import Rota
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+RESERVED_KEY = "schedule:"
+NEVER = Retry(attempts=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """How a job's runs behave."""
+
+    retry: Retry = NEVER
+    timeout: float | None = None
+    concurrency_limit: int = 0
+    priority: int = 5
+    breaker: Breaker | None = None
+    transactional: bool = False
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and self.timeout <= 0:
+            raise BadInput(f"timeout must be above 0 seconds, not {self.timeout}; leave it out for none")
+        if self.concurrency_limit < 0:
+            raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {self.concurrency_limit}")
+        check_priority(self.priority)
+
+
+def check_priority(priority: int) -> int:
+    if not 0 <= priority <= 99:
+        raise BadInput(f"priority must be from 0 (first) to 99, not {priority}")
+    return priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one run is to be made."""
+
+    key: str | None = None
+    delay: float | timedelta = 0.0
+    run_at: datetime | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    connection: Any = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and (not self.key or len(self.key) > 500 or self.key.startswith(RESERVED_KEY)):
+            raise BadInput(
+                f"key {self.key[:60]!r} must have 1 to 500 characters and not begin with {RESERVED_KEY!r}, "
+                "which is for ticks"
+            )
+        if self.key and "\x00" in self.key:
+            raise BadInput("key must not contain the character NUL")
+        if self.run_at is not None and self.run_at.tzinfo is None:
+            raise BadInput(f"run_at {self.run_at} has no time zone; use an aware datetime such as datetime.now(UTC)")
+        if self.seconds < 0:
+            raise BadInput(f"delay must not be negative: {self.delay}")
+        if self.priority is not None:
+            check_priority(self.priority)
+
+    @property
+    def seconds(self) -> float:
+        return self.delay.total_seconds() if isinstance(self.delay, timedelta) else float(self.delay)
+
+
+class Call(Generic[R]):
+    """A run that is not made yet: a job with its arguments and options."""
+
+    __slots__ = ("job", "options", "parameters")
+
+    def __init__(self, job: Job[Any, R], parameters: str, options: Options) -> None:
+        self.job, self.parameters, self.options = job, parameters, options
+
+    def new_run(self) -> NewRun:
+        parent, options = current_context(), self.options
+        correlation = options.correlation_id or (parent.correlation_id if parent else None)
+        return NewRun(
+            job_id=self.job.name,
+            parameters=self.parameters,
+            priority=self.job.policies.priority if options.priority is None else options.priority,
+            key=options.key,
+            delay=options.seconds,
+            run_at=options.run_at,
+            correlation_id=correlation,
+            parent_id=parent.run_id if parent else None,
+        )
+
+
+class Enqueuer(Generic[P, R]):
+    """A job with options for the runs to be made: `job.using(key="a").enqueue(...)`."""
+
+    def __init__(self, job: Job[P, R], options: Options) -> None:
+        self._job, self._options = job, options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Arguments bound and checked; `enqueue_many` takes a list of these."""
+        return Call(self._job, self._job.arguments.encode(args, kwargs), self._options)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make a run of the job with these arguments."""
+        call = self.call(*args, **kwargs)
+        [run] = await self._job.app.enqueue_many([call], connection=self._options.connection)
+        return run
+
+
+class Job(Generic[P, R]):
+    """A named function and its policies. Call it to run it here and now; `enqueue` it to run it once, somewhere."""
+
+    def __init__(self, app: Rota, fn: Callable[..., Any], name: str, policies: Policies) -> None:
+        if not _NAME.fullmatch(name):
+            raise BadInput(
+                f"job name {name!r} must be 1 to 200 letters, digits or _ . : / - and begin with none of . : / -"
+            )
+        self.app, self.fn, self.name, self.policies = app, fn, name, policies
+        self.is_async = inspect.iscoroutinefunction(fn)
+        if policies.transactional and not self.is_async:
+            raise BadInput(
+                f"job {name!r}: transactional=True needs an `async def`, since it shares the connection's loop"
+            )
+        self.arguments = Arguments(fn, name)
+        self.failure_job: str | None = None
+        self._result = _result_type(fn)
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", name)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The plain function. Outside of a run, a context is made up for it."""
+        if self.arguments.wants_context:
+            return self.fn(current_context() or Context(run_id=0, job=self.name), *args, **kwargs)
+        return self.fn(*args, **kwargs)
+
+    def using(
+        self,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0.0,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        connection: Any = None,
+    ) -> Enqueuer[P, R]:
+        """Options for the runs to be made.
+
+        `key`: the same key makes one run only; the second caller gets the first one's. `connection`: be part of the
+        caller's transaction.
+        """
+        options = Options(
+            key=key,
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            correlation_id=correlation_id,
+            connection=connection,
+        )
+        return Enqueuer(self, options)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Arguments bound and checked; `enqueue_many` takes a list of these."""
+        return Enqueuer(self, Options()).call(*args, **kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make a run of this job, to be run once by any replica. `using(...)` sets a key, a delay and so on."""
+        return await Enqueuer(self, Options()).enqueue(*args, **kwargs)
+
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Run[R]]:
+        """Make many runs at once, all or none: `await job.enqueue_many(job.call(n) for n in range(1000))`."""
+        return await self.app.enqueue_many(calls, connection=connection)
+
+    def on_failure(self, fn: Callable[..., Any]) -> Job[..., Any]:
+        """Decorator: a handler `fn(ctx, run_id, error)` that runs, as a run of its own, after the last attempt failed."""
+        handler = self.app.add_job(fn, f"{self.name}:on_failure", Policies(retry=Retry(attempts=3)))
+        self.failure_job = handler.name
+        return handler
+
+    def decode_result(self, result: str | None) -> R:
+        """The stored result as the annotated type, or as plain JSON where that does not fit any more."""
+        value: Any = msgspec.json.decode(result) if result is not None else None
+        with contextlib.suppress(msgspec.ValidationError, TypeError):
+            value = msgspec.convert(value, self._result)
+        return value  # type: ignore[no-any-return]
+
+    def row(self) -> JobRow:
+        breaker = self.policies.breaker
+        return JobRow(
+            job_id=self.name,
+            concurrency_limit=self.policies.concurrency_limit,
+            breaker_failures=breaker.failures if breaker else None,
+            breaker_pause=breaker.pause if breaker else 60.0,
+        )
+
+    def with_policies(self, changes: Mapping[str, Any]) -> Policies:
+        return replace(self.policies, **changes)
+
+
+class JobDecorator(Protocol):
+    """Keeps the signature of what it decorates, less the context that rota passes in."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Job[P, R]: ...
+
+
+def _result_type(fn: Callable[..., Any]) -> Any:
+    try:
+        hint = inspect.get_annotations(fn, eval_str=True).get("return", Any)
+    except Exception:
+        return Any
+    return Any if hint is None or asyncio.iscoroutine(hint) else hint

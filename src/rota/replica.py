@@ -1,0 +1,260 @@
+"""Replica: this process as the others see it, and the control plane that keeps it alive in their eyes.
+
+The control plane has a thread and an event loop of its own: beat, listener, scheduler and caretaker go on whatever the
+handlers do to theirs. What crosses over is small: wake-ups, cancellations, and the loss of everything when deposed.
+
+An incarnation is one uninterrupted membership. A lost connection is taken up again under the same incarnation; one that
+was deposed in the meantime drops everything it held and joins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from rota.caretaker import SECOND_LOOK, Caretaker
+from rota.errors import RotaError, StoreUnavailable
+from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft
+from rota.scheduler import Scheduler
+from rota.service import Service
+from rota.settings import Settings
+from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
+
+_BLOCKED_AFTER = 1.0
+
+
+class Crew(Protocol):
+    """What the control plane needs of the worker; all of it may be called from any thread."""
+
+    @property
+    def holding(self) -> bool: ...
+    def wake(self) -> None: ...
+    def finished_somewhere(self) -> None: ...
+    def cancel_runs(self, run_ids: Sequence[int]) -> None: ...
+    def drop_runs(self) -> tuple[int, ...]: ...
+    def room(self) -> int: ...
+    def running(self) -> tuple[tuple[int, str], ...]: ...
+
+
+class Heart(Service):
+    """The beat: says that this incarnation lives, and hears what it should know."""
+
+    name = "heart"
+
+    def __init__(self, replica: Replica, emit: Callable[[Event], None]) -> None:
+        super().__init__(emit)
+        self._replica = replica
+        self._lifeline: Lifeline | None = None
+
+    async def step(self) -> float | None:
+        replica, settings = self._replica, self._replica.settings
+        sent = time.monotonic()
+        try:
+            if self._lifeline is None:
+                self._lifeline = await replica.store.join(
+                    settings.replica,
+                    socket.gethostname(),
+                    os.getpid(),
+                    replica.jobs,
+                    resume=replica.id or None,
+                )
+                replica.joined(self._lifeline.replica_id)
+            pulse = await self._lifeline.beat(holding=replica.crew.holding)
+        except BaseException:
+            await self.stop()
+            raise
+        if not pulse.alive:
+            await self.stop()
+            return 0
+        replica.trusted_until = sent + settings.lease
+        replica.take_in(pulse)
+        if pulse.suspects:
+            return SECOND_LOOK
+        return settings.beat * (1.0 if replica.crew.holding or pulse.caretaker else 2.0)
+
+    async def stop(self) -> None:
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            await lifeline.close()
+
+
+class Ear(Service):
+    """The listener: hints of the other replicas, as long as the connection lasts."""
+
+    name = "ear"
+
+    def __init__(self, store: Store, heard: Callable[[Hint], None], emit: Callable[[Event], None]) -> None:
+        super().__init__(emit)
+        self._store, self._heard = store, heard
+
+    async def step(self) -> float | None:
+        await self._store.listen(self._heard)
+        return 0.1
+
+
+class Replica:
+    """Runs the control plane: `start` returns when this replica is one of the cluster."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_store: Callable[[], Store],
+        *,
+        crew: Crew,
+        jobs: Sequence[str],
+        decide: Decide,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.settings, self.jobs, self.crew, self.emit = settings, jobs, crew, emit
+        self.id = 0
+        self.trusted_until = 0.0
+        self.store = make_store()
+        self._decide = decide
+        self._ready: Future[None] = Future()
+        self._stop = threading.Event()
+        self._stop_here: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._main, name="rota-control", daemon=True)
+        self._handlers: asyncio.AbstractEventLoop | None = None
+        self._answered = 0.0
+
+    # -- from the handlers' side -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._handlers = asyncio.get_running_loop()
+        self._answered = time.monotonic()
+        self._thread.start()
+        await asyncio.wrap_future(self._ready)
+
+    async def stop(self) -> None:
+        """Leave: last of all, when nothing is held any more."""
+        self._stop.set()
+        if self._loop is not None and self._stop_here is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop_here.set)
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def trusted(self) -> bool:
+        """Compared at the moment of use: a flag set by a timer would be wrong after a stall."""
+        return time.monotonic() < self.trusted_until
+
+    def wake_scheduler(self) -> None:
+        if self._loop is not None:
+            self.scheduler.wake()
+
+    # -- on the control thread ---------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._control())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            elif not isinstance(error, SystemExit):
+                raise
+
+    async def _control(self) -> None:
+        self._loop, self._stop_here = asyncio.get_running_loop(), asyncio.Event()
+        await self.store.open()
+        self.scheduler = Scheduler(
+            self.store,
+            decide=self._decide,
+            jobs=self.jobs,
+            advisory=self.settings.scheduler_advisory_locks,
+            made_ready=self._made_ready,
+            emit=self.emit,
+        )
+        self.caretaker = Caretaker(self.store, keep_days=self.settings.keep_days, freed=self._freed, emit=self.emit)
+        self.heart = Heart(self, self.emit)
+        services: list[Service] = [self.heart, self.scheduler, self.caretaker]
+        if self.settings.hints:
+            services.append(Ear(self.store, self._heard, self.emit))
+        try:
+            await self.heart.step()
+            self._ready.set_result(None)
+            tasks = [asyncio.create_task(service.run(), name=f"rota-{service.name}") for service in services]
+            if not self._stop.is_set():
+                await self._stop_here.wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave()
+        finally:
+            await self.heart.stop()
+            await self.store.close()
+
+    async def _leave(self) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                await self.store.leave(self.id)
+                self.emit(ReplicaLeft(self.id))
+                await self.store.hint("ready")
+                await self.store.hint("schedules")
+        except (StoreUnavailable, TimeoutError, RotaError):
+            return  # the others will notice by the free lock
+
+    def joined(self, replica_id: int) -> None:
+        if replica_id == self.id:
+            return
+        if self.id:
+            self.emit(ReplicaDeposed(self.id, self.crew.drop_runs()))
+        self.id = replica_id
+        self.emit(ReplicaJoined(replica_id, self.settings.replica))
+
+    def take_in(self, pulse: Pulse) -> None:
+        if pulse.cancelled:
+            self.crew.cancel_runs(pulse.cancelled)
+        if pulse.ready:
+            self.crew.wake()
+        if pulse.due_in is not None and pulse.due_in <= self.settings.beat:
+            self.scheduler.wake()
+        self.caretaker.observe(pulse)
+        self._watch_loop()
+
+    def _watch_loop(self) -> None:
+        """Ask the handlers' loop for a sign; report how long it has been silent."""
+        if self._handlers is None or self._handlers.is_closed():
+            return
+        silent = time.monotonic() - self._answered
+        if silent > _BLOCKED_AFTER + 2 * self.settings.beat:
+            self.emit(LoopBlocked(silent, self.crew.running()))
+        try:
+            self._handlers.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            return
+
+    def _answer(self) -> None:
+        self._answered = time.monotonic()
+
+    def _heard(self, kind: Hint) -> None:
+        if kind == "ready":
+            self.crew.wake()
+        elif kind == "schedules":
+            self.scheduler.wake()
+        elif kind == "finished":
+            self.crew.finished_somewhere()
+        else:
+            self.heart.wake()  # a cancellation is somewhere: the next beat tells whether it is for us
+
+    def _made_ready(self, count: int) -> None:
+        """Our own worker takes what it has room for; the others are told of the rest."""
+        if count:
+            self.crew.wake()
+            if count > self.crew.room() and self.settings.hints and self._loop is not None:
+                self._hint("ready")
+
+    def _freed(self, _: Buried) -> None:
+        self.crew.wake()
+        self.scheduler.wake()
+        if self.settings.hints:
+            self._hint("ready")
+
+    def _hint(self, kind: Hint) -> None:
+        task = asyncio.ensure_future(self.store.hint(kind))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,0 +1,141 @@
+"""Schedule: when a job runs, and what if."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rota.errors import BadInput, BadParameters
+from rota.job import check_priority
+from rota.policy import CATCH_UPS, OVERLAPS
+from rota.run import Run
+from rota.store import Declaration, ScheduleRow, tick_key
+from rota.timetable import timetable
+
+if TYPE_CHECKING:
+    from rota.app import Rota
+
+
+def declaration(
+    job_id: str,
+    cron: str,
+    *,
+    name: str = "default",
+    timezone: str | None = None,
+    enabled: bool = True,
+    priority: int = 5,
+    concurrency_limit: int = 1,
+    lock_timeout_seconds: int = 300,
+    parameters: dict[str, Any] | str | None = None,
+    overlap: str = "skip",
+    catch_up: str = "latest",
+    catch_up_limit: int = 100,
+    skip_if_older_than: float | timedelta = timedelta(days=1),
+) -> Declaration:
+    """A schedule, checked: whatever is wrong with it is said here and nowhere else."""
+    timetable(cron, timezone)
+    if not name or len(name) > 200:
+        raise BadInput(f"schedule name {name[:60]!r} of job {job_id!r} must have 1 to 200 characters")
+    if overlap not in OVERLAPS:
+        raise BadInput(f"overlap {overlap!r} is none of {', '.join(OVERLAPS)}")
+    if catch_up not in CATCH_UPS:
+        raise BadInput(f"catch_up {catch_up!r} is none of {', '.join(CATCH_UPS)}")
+    if not 1 <= catch_up_limit <= 10_000:
+        raise BadInput(f"catch_up_limit must be from 1 to 10000, not {catch_up_limit}")
+    if concurrency_limit < 0:
+        raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {concurrency_limit}")
+    if lock_timeout_seconds < 1:
+        raise BadInput(f"lock_timeout_seconds must be 1 or more, not {lock_timeout_seconds}")
+    older = skip_if_older_than.total_seconds() if isinstance(skip_if_older_than, timedelta) else skip_if_older_than
+    if older < 1:
+        raise BadInput(f"skip_if_older_than must be a second or more, not {skip_if_older_than}")
+    return Declaration(
+        job_id=job_id, name=name, cron=cron, timezone=timezone, enabled=enabled, priority=check_priority(priority),
+        concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds,
+        parameters=_json_object(parameters), overlap=overlap, catch_up=catch_up, catch_up_limit=catch_up_limit,
+        skip_if_older_than_seconds=int(older),
+    )  # fmt: skip
+
+
+def _json_object(parameters: dict[str, Any] | str | None) -> str:
+    try:
+        value = msgspec.json.decode(parameters) if isinstance(parameters, str) else (parameters or {})
+        if not isinstance(value, dict):
+            raise BadParameters(f"parameters must be a JSON object by parameter name, not {value!r}")
+        return msgspec.json.encode(value).decode()
+    except (msgspec.DecodeError, TypeError, ValueError) as error:
+        if isinstance(error, BadParameters):
+            raise
+        raise BadParameters(f"parameters must be JSON: {error}") from None
+
+
+class Schedule:
+    """A handle on a row of `scheduler_configs`. Every change goes by the version that was read."""
+
+    def __init__(self, app: Rota, row: ScheduleRow) -> None:
+        self._app, self.row = app, row
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.row.id} {self.row.job_id}/{self.row.name} {self.row.cron!r}>"
+
+    @property
+    def id(self) -> int:
+        return self.row.id
+
+    async def refresh(self) -> ScheduleRow:
+        rows = await self._app.store.list_schedules(self.row.job_id, self.row.name)
+        if rows:
+            self.row = rows[0]
+        return self.row
+
+    async def update(self, **changes: Any) -> None:
+        """Set fields. `StaleWrite` when somebody else changed the row since it was read: `refresh`, then decide."""
+        merged = {
+            f: getattr(self.row, f) for f in ("cron", "timezone", "overlap", "catch_up", "parameters", "priority")
+        }
+        checked = declaration(self.row.job_id, name=self.row.name, **(merged | _declared(changes)))
+        if "parameters" in changes:
+            changes = changes | {"parameters": checked.parameters}
+            self._app.check_parameters(self.row.job_id, checked.parameters)
+        if "skip_if_older_than" in changes:
+            changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
+            changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
+        self.row = await self._app.store.update_schedule(self.row.id, self.row.version, changes)
+
+    async def pause(self) -> None:
+        """No more ticks; those of the pause are recorded as skipped when it is resumed."""
+        await self.refresh()
+        await self.update(enabled=False)
+
+    async def resume(self) -> None:
+        await self.refresh()
+        await self.update(enabled=True)
+
+    async def trigger(self, due_at: datetime | None = None) -> Run[Any]:
+        """A run now, besides the schedule's own; with `due_at` the run of that tick, which exists once only."""
+        if due_at is not None and due_at.tzinfo is None:
+            raise BadInput(f"due_at {due_at} has no time zone")
+        made = await self._app.store.trigger(self.row.id, due_at)
+        await self._app.store.hint("schedules")
+        return Run(self._app, made.id, self.row.job_id, created=made.created)
+
+    async def delete(self) -> None:
+        """Remove it. Its runs stay in the table."""
+        await self._app.store.delete_schedule(self.row.id)
+
+    def upcoming(self, after: datetime, count: int = 10) -> list[datetime]:
+        """The next ticks after an instant, by its expression and zone."""
+        table, ticks = timetable(self.row.cron, self.row.timezone), [after]
+        for _ in range(count):
+            ticks.append(table.next(ticks[-1]))
+        return ticks[1:]
+
+    def key(self, due_at: datetime) -> str:
+        """The idempotency key of the tick at that instant."""
+        return tick_key(due_at)
+
+
+def _declared(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if name not in ("next_run_at", "skip_if_older_than_seconds")}

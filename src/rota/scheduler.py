@@ -1,0 +1,97 @@
+"""Scheduler: what is due becomes ready. Due schedules become ticks, delayed runs come up, waiting runs get free slots.
+
+Every replica runs one; the store's locks and keys make the work of all of them the work of one. It sleeps until the next
+thing is due; an edit by an operator or a freed slot wakes it earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rota.errors import StaleWrite
+from rota.events import Event, ScheduleContended, ScheduleInvalid, TicksFired, WriteContended
+from rota.service import Service
+from rota.store import Decide, Fired, Store
+
+_BATCH = 1000
+_LONGEST_SLEEP = 60.0
+_BLOCKED = (0.05, 1.0)
+_WAITING = 1.0
+
+
+@dataclass(slots=True)
+class _Contention:
+    since: float
+    pause: float
+    until: float
+
+
+class Scheduler(Service):
+    name = "scheduler"
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        decide: Decide,
+        jobs: Sequence[str],
+        advisory: bool,
+        made_ready: Callable[[int], None],
+        emit: Callable[[Event], None],
+    ) -> None:
+        super().__init__(emit)
+        self._store, self._decide, self._jobs, self._advisory = store, decide, jobs, advisory
+        self._made_ready = made_ready
+        self._contended: dict[int, _Contention] = {}
+        self._blocked = 0.0
+
+    async def step(self) -> float | None:
+        agenda = await self._store.agenda(self._jobs)
+        moved = 0
+        if agenda.overdue:
+            fired = await self._fire()
+            promoted = await self._store.promote_due(_BATCH)
+            moved = fired.schedules + promoted
+            self._made_ready(fired.ready + promoted)
+        if agenda.waiting or (moved and agenda.overdue):
+            admitted = await self._store.admit_waiting()
+            moved += admitted
+            self._made_ready(admitted)
+        if moved:
+            self._blocked = 0.0
+            return 0
+        sleep = _LONGEST_SLEEP if agenda.next_in is None else min(max(agenda.next_in, 0.0), _LONGEST_SLEEP)
+        if agenda.overdue:
+            # Something is due that somebody else has locked: look again soon, and let nothing else be late for it.
+            self._blocked = min(max(self._blocked * 2, _BLOCKED[0]), _BLOCKED[1])
+            sleep = min(sleep, self._blocked)
+        return min(sleep, _WAITING) if agenda.waiting else sleep
+
+    async def _fire(self) -> Fired:
+        now = time.monotonic()
+        leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
+        try:
+            fired = await self._store.fire_due(
+                self._decide, jobs=self._jobs, limit=_BATCH, advisory=self._advisory, leave=leave
+            )
+        except StaleWrite as error:
+            self.emit(WriteContended(str(error)))
+            return Fired()
+        self._note_contention(fired.contended, set(leave))
+        for schedule_id, reason in fired.invalid:
+            self.emit(ScheduleInvalid(schedule_id, reason))
+        if fired.runs or fired.skipped:
+            self.emit(TicksFired(fired.schedules, fired.runs, fired.skipped, fired.lateness))
+        return fired
+
+    def _note_contention(self, contended: tuple[int, ...], left: set[int]) -> None:
+        now = time.monotonic()
+        for schedule_id in [known for known in self._contended if known not in left and known not in contended]:
+            del self._contended[schedule_id]
+        for schedule_id in contended:
+            held = self._contended.setdefault(schedule_id, _Contention(now, 0.125, now))
+            held.pause = min(held.pause * 2, 1.0)
+            held.until = now + held.pause
+            self.emit(ScheduleContended(schedule_id, now - held.since))

@@ -1,0 +1,84 @@
+"""One loop shape for everything that goes on in the background: `async step() -> seconds until the next one`.
+
+A step that fails is reported and tried again, later each time. A wake-up is a hint: it is never lost between two waits,
+may come from any thread, and is never needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from rota.events import Event, ServiceFailed
+
+
+class Wake:
+    """A flag that survives until somebody waits for it. Belongs to the loop it is first awaited on."""
+
+    def __init__(self) -> None:
+        self._flag = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        """From any thread."""
+        loop = self._loop
+        if loop is None:
+            self._flag.set()
+            return
+        try:
+            loop.call_soon_threadsafe(self._flag.set)
+        except RuntimeError:  # the loop has ended, and with it whoever could have waited
+            return
+
+    def set_here(self) -> None:
+        """From the loop's own thread, without the detour."""
+        self._flag.set()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Until woken, or for so long at most. Forgets the wake-up that ended it."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            if not self._flag.is_set():
+                async with asyncio.timeout(seconds):
+                    await self._flag.wait()
+        except TimeoutError:
+            pass
+        self._flag.clear()
+
+
+class Service(ABC):
+    """Something that goes on in the background."""
+
+    name: str
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self.emit = emit
+        self._wake = Wake()
+        self._failures = 0
+
+    @abstractmethod
+    async def step(self) -> float | None:
+        """Do what is to be done now; seconds until it should be looked at again, None for: when woken."""
+
+    def wake(self) -> None:
+        """Step soon. From any thread."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Step for ever."""
+        while True:
+            try:
+                pause = await self.step()
+                self._failures = 0
+            except Exception as error:
+                self.emit(ServiceFailed(self.name, error))
+                self._failures += 1
+                # Jittered, so that replicas that lost the same database do not come back in step.
+                await asyncio.sleep(min(5.0, 0.05 * 2.0**self._failures) * random.uniform(0.5, 1.0))
+                continue
+            if pause is None or pause > 0:
+                await self._wake.wait(pause)
+            else:
+                await asyncio.sleep(0)

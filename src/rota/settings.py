@@ -1,0 +1,112 @@
+"""Settings: frozen, validated once, every field also readable from the environment as ROTA_<FIELD>."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from rota.errors import Misconfigured
+
+_OLDER_NAMES = {"scheduler_advisory_locks": ("WORKFLOW_SCHEDULER_ADVISORY_LOCKS",)}
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What can be set, in code (`Rota(beat=2)`) or in the environment (`ROTA_BEAT=2`); code wins."""
+
+    url: str = "sqlite:///rota.db"
+    """Where the tables are: `sqlite:///file.db` or `postgresql://...`."""
+    replica: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    """This process's name, for people; its identity is the number that the store gives it."""
+    concurrency: int = 100
+    """How many async handlers run at once in this replica."""
+    threads: int = 16
+    """How many plain functions run at once in this replica."""
+    beat: float = 1.0
+    """Seconds between two signs of life while the replica holds something; twice that while it holds nothing."""
+    lease: float = 3.5
+    """Seconds after the sending of the last confirmed beat for which the replica trusts itself."""
+    dead_after: float = 5.0
+    """Seconds without a beat after which a replica is deposed."""
+    scheduler_advisory_locks: bool = True
+    """Take the advisory lock of a schedule while its ticks are made, so that an operator can hold it."""
+    migrate: bool = True
+    """Bring the tables up to date at start; when off, a store that is too old is refused."""
+    hints: bool = True
+    """Wake-ups between replicas; without them everything still happens, within a beat or two."""
+    shutdown_timeout: float = 30.0
+    """Seconds that running handlers get to finish when the replica stops."""
+    connect_timeout: float = 30.0
+    """Seconds to go on trying to reach the database at start."""
+    late_after: float = 60.0
+    """A newest tick older than this is a missed one, to which `catch_up` applies."""
+    keep_days: float = 30.0
+    """Finished runs older than this are pruned; 0 keeps everything."""
+    max_losses: int = 5
+    """A run that took this many replicas down with it is failed instead of tried again."""
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("sqlite:///", "postgresql://", "postgres://")):
+            raise Misconfigured(
+                f"url {_without_password(self.url)!r} is neither sqlite:///FILE nor postgresql://HOST/DATABASE"
+            )
+        for name in (
+            "concurrency",
+            "threads",
+            "beat",
+            "lease",
+            "dead_after",
+            "connect_timeout",
+            "max_losses",
+        ):
+            if getattr(self, name) <= 0:
+                raise Misconfigured(f"{name} must be above 0, not {getattr(self, name)!r}")
+        for name in ("shutdown_timeout", "late_after", "keep_days"):
+            if getattr(self, name) < 0:
+                raise Misconfigured(f"{name} must not be below 0, not {getattr(self, name)!r}")
+        if not 2 * self.beat < self.lease < self.dead_after:
+            raise Misconfigured(
+                f"2 x beat ({self.beat}) < lease ({self.lease}) < dead_after ({self.dead_after}) must hold: "
+                "a replica must stop trusting itself before the others give it up"
+            )
+        if not self.replica.strip():
+            raise Misconfigured("replica must have a name; leave it out to get host and process id")
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Self:
+        """Settings from the environment, overridden by what is given (None means not given)."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for spec in fields(cls):
+            for name in (f"ROTA_{spec.name.upper()}", *_OLDER_NAMES.get(spec.name, ())):
+                if name in environ:
+                    values[spec.name] = _parse(name, environ[name], str(spec.type))
+                    break
+        unknown = set(given) - {spec.name for spec in fields(cls)}
+        if unknown:
+            raise Misconfigured(
+                f"unknown setting {sorted(unknown)[0]!r}; there are: " + ", ".join(f.name for f in fields(cls))
+            )
+        return cls(**values | {name: value for name, value in given.items() if value is not None})
+
+
+def _parse(name: str, text: str, kind: str) -> Any:
+    if kind == "str":
+        return text
+    if kind == "bool":
+        if text.strip().lower() in _TRUE | _FALSE:
+            return text.strip().lower() in _TRUE
+        raise Misconfigured(f"{name}={text!r} is neither on nor off")
+    try:
+        return int(text) if kind == "int" else float(text)
+    except ValueError:
+        raise Misconfigured(f"{name}={text!r} is not a number") from None
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://***@{tail}" if at else url

@@ -1,0 +1,5 @@
+"""rota on Postgres 14 and later, through asyncpg."""
+
+from rota.stores.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,60 @@
+"""What the parts of the Postgres store share: the pool, and one way to run a transition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+
+from rota.errors import NotOpen
+from rota.settings import Settings
+from rota.store import Store
+from rota.stores.postgres import connection as pg
+
+T = TypeVar("T")
+
+
+class PostgresBase(Store):
+    """Holds the pool; knows nothing of schedules or runs."""
+
+    def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
+        self.settings = settings
+        self.tag = tag or pg.session_tag()
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    @property
+    def pool(self) -> asyncpg.Pool[asyncpg.Record]:
+        if self._pool is None:
+            raise NotOpen
+        return self._pool
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[pg.Connection]:
+        """One transaction, with errors translated."""
+        with pg.translated(self.settings.url):
+            async with pg.transaction(self.pool) as connection:
+                yield connection
+
+    async def fetch(self, name: str, *arguments: Any, on: pg.Connection | None = None) -> list[asyncpg.Record]:
+        """One named statement, by itself a transaction unless `on` is in one."""
+        with pg.translated(self.settings.url):
+            if on is not None:
+                return await on.fetch(pg.QUERIES[name], *arguments)
+            return await pg.retried(lambda: self.pool.fetch(pg.QUERIES[name], *arguments))
+
+    async def fetch_value(self, name: str, *arguments: Any, on: pg.Connection | None = None) -> Any:
+        rows = await self.fetch(name, *arguments, on=on)
+        return rows[0][0] if rows else None
+
+    async def whole(self, transition: Callable[[pg.Connection], Awaitable[T]]) -> T:
+        """A transition of several statements, tried again as a whole after a deadlock."""
+
+        async def attempt() -> T:
+            async with pg.transaction(self.pool) as connection:
+                return await transition(connection)
+
+        with pg.translated(self.settings.url):
+            return await pg.retried(attempt)

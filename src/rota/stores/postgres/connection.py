@@ -1,0 +1,144 @@
+"""Connections to Postgres: how they are made, and how their errors become rota's, at this one boundary."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from rota.errors import RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
+from rota.stores.queries import load_queries
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+# The lock namespaces of pg_locks. NAMESPACE is "rota" in ASCII; an operator holds schedule 7 with
+# `select pg_advisory_lock(1919906913, 7)`.
+NAMESPACE = 0x726F7461
+REPLICAS = NAMESPACE + 1
+CARETAKER = NAMESPACE + 2
+MIGRATION = NAMESPACE + 3
+
+QUERIES = load_queries("rota.stores.postgres")
+
+# A frozen process must not keep row locks: the server ends its transaction. Commits that carry promises are durable.
+POOLED = {
+    "idle_in_transaction_session_timeout": "3s",
+    "lock_timeout": "5s",
+    "statement_timeout": "30s",
+    "synchronous_commit": "on",
+    "tcp_user_timeout": "10000",
+    # Every statement here is meant to go by an index. A plan made while a table was small must not scan it when it is not.
+    "enable_seqscan": "off",
+    "jit": "off",
+}
+# A beat every second keeps this session; five seconds of silence end it, and with it the session lock.
+CONTROL = POOLED | {
+    "idle_session_timeout": "5s",
+    "lock_timeout": "1s",
+    "statement_timeout": "2s",
+    "tcp_user_timeout": "5000",
+    "tcp_keepalives_idle": "2",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "3",
+}
+
+_TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+_UNREACHABLE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.QueryCanceledError,
+    OSError,
+    TimeoutError,
+)
+
+
+def session_tag() -> str:
+    """The `application_name` by which the sessions of one process are found, and ended when it is deposed."""
+    return f"rota-{secrets.token_hex(8)}"
+
+
+async def connect(url: str, tag: str, settings: dict[str, str], timeout: float) -> Connection:
+    """A connection of its own, never pooled."""
+    with translated(url):
+        return await asyncpg.connect(url, timeout=timeout, server_settings=settings | {"application_name": tag})
+
+
+async def make_pool(url: str, tag: str, size: int, timeout: float) -> asyncpg.Pool[asyncpg.Record]:
+    """A pool that opens its first connection at once, so that an unreachable database is noticed here."""
+    with translated(url):
+        return await asyncpg.create_pool(
+            url, min_size=1, max_size=size, timeout=timeout, command_timeout=30.0,
+            max_inactive_connection_lifetime=60.0, server_settings=POOLED | {"application_name": tag},
+        )  # fmt: skip
+
+
+class translated:
+    """Turns the driver's errors into rota's, with the way out in the sentence."""
+
+    def __init__(self, url: str) -> None:
+        self._where = url.rpartition("@")[2].partition("?")[0].removeprefix("postgresql://")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None or isinstance(error, RotaError):
+            return
+        where = f"Postgres at {self._where or 'the default socket'}"
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            raise StoreUnavailable(f"{where} is read-only: point the url at the primary") from error
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            raise StoreUnavailable(
+                f"{where} refuses: {error}; grant the role USAGE on schema rota and DML on its tables, "
+                "or run `rota migrate` as their owner"
+            ) from error
+        if isinstance(
+            error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedColumnError
+        ):
+            raise SchemaMismatch(f"{where} lacks rota's tables ({error}): run `rota migrate`") from error
+        if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError | asyncpg.InvalidCatalogNameError):
+            raise StoreUnavailable(f"{where} does not let us in: {error}; check user, password and database") from error
+        if isinstance(error, _TRANSIENT):
+            raise StaleWrite(f"{where}: {error}") from error
+        if isinstance(error, _UNREACHABLE):
+            raise StoreUnavailable(f"{where} does not answer: {type(error).__name__}: {error}") from error
+
+
+@asynccontextmanager
+async def transaction(pool: asyncpg.Pool[asyncpg.Record]) -> AsyncIterator[Connection]:
+    """A transaction on a pooled connection. Cut off in the middle, the connection is dropped, not given back."""
+    connection = await pool.acquire()
+    try:
+        async with connection.transaction():
+            yield connection  # type: ignore[misc]
+    except BaseException:
+        if connection.is_in_transaction():
+            connection.terminate()
+        raise
+    finally:
+        await asyncio.shield(pool.release(connection))
+
+
+async def retried(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Again after a deadlock or a lock timeout: every method is one whole transition, so nothing is half-done."""
+    for delay in (0.01, 0.05, 0.2, None):
+        try:
+            return await attempt()
+        except _TRANSIENT:
+            if delay is None:
+                raise
+            await asyncio.sleep(delay)
+    raise AssertionError("unreachable")
+
+
+def columns(rows: Any, count: int) -> list[list[Any]]:
+    """Rows turned into arrays for `unnest`."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(count)]

@@ -1,0 +1,117 @@
+-- name: join.id
+select nextval('rota.replicas_id_seq')::integer
+
+-- name: join.lock
+select pg_try_advisory_lock($1, $2)
+
+-- name: join
+insert into rota.replicas (id, name, host, pid, jobs, session, started_at, beat_at)
+values ($1, $2, $3, $4, $5::jsonb, $6, clock_timestamp(), clock_timestamp())
+
+-- name: join.oust
+-- The server may not have noticed yet that our own old connection is gone.
+select pg_terminate_backend(pid) from pg_locks
+where locktype = 'advisory' and classid = $1::bigint::oid and objid = $2::bigint::oid and granted
+    and database = (select oid from pg_database where datname = current_database()) and pid <> pg_backend_pid()
+
+-- name: join.resume
+update rota.replicas set beat_at = clock_timestamp() where id = $1 returning id
+
+-- name: beat
+-- Life is measured in real time: moving rota_now() must not kill anybody.
+with clock as materialized (select rota.rota_now() as now),
+beaten as (
+    update rota.replicas set beat_at = clock_timestamp() where id = $1 returning id
+),
+renewed as (
+    update rota.scheduler_locks l set expires_at = now + l.timeout_seconds * interval '1 second'
+    from clock
+    where $2 and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
+)
+select exists (select from beaten) as alive,
+       array(select run_id from rota.cancellations where replica_id = $1) as cancelled,
+       exists (select from rota.ready) as ready,
+       extract(epoch from least(
+           (select min(next_run_at) from rota.scheduler_configs where enabled and invalid_reason is null),
+           (select min(run_at) from rota.delayed)) - now)::float8 as due_in,
+       case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker
+from clock
+
+-- name: beat.look
+-- After a restart of the server nobody holds a lock: those who have not beaten since get time to come back.
+select r.id, pg_try_advisory_xact_lock_shared($1, r.id) as free,
+       r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
+       r.beat_at < pg_postmaster_start_time()
+           and pg_postmaster_start_time() > clock_timestamp() - $3 * interval '1 second' as excused
+from rota.replicas r where r.id <> $2
+
+-- name: bury.replicas
+-- Looked at once more: one that came back holds its lock and beats.
+with judged as materialized (
+    select r.id, r.session, r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
+           pg_try_advisory_xact_lock_shared($1, r.id) as free
+    from rota.replicas r where r.id = any($2::integer[]) order by r.id for update
+)
+delete from rota.replicas r using judged
+where r.id = judged.id and (judged.free or judged.stale)
+returning r.id, r.session
+
+-- name: bury.end_sessions
+select pg_terminate_backend(pid) from pg_stat_activity where application_name = any($1::text[])
+
+-- name: bury.runs
+with clock as materialized (select rota.rota_now() as now),
+orphaned as (
+    delete from rota.claims c
+    where c.replica_id = any($1::integer[]) or not exists (select from rota.replicas r where r.id = c.replica_id)
+    returning c.token, c.ids
+),
+suspended as (
+    select run_id as id, null::bigint as token from rota.scheduler_locks
+    where expires_at <= (select now from clock) and run_id is not null
+    union all
+    select unnest(ids), token from orphaned
+),
+lost as (
+    select r.id, exists (select from rota.cancellations c where c.run_id = r.id) as unwanted
+    from rota.job_runs r
+    where r.state = 'running'
+        and r.id in (select s.id from suspended s join rota.job_runs j on j.id = s.id
+                     where s.token is null or s.token = j.lock_token)
+    order by r.id for update of r
+),
+back as (
+    update rota.job_runs r
+    set state = case when lost.unwanted then 'cancelled' else 'queued' end,
+        finished_at = case when lost.unwanted then now end,
+        losses = r.losses + $2
+    from lost, clock where r.id = lost.id
+    returning r.id, r.job_id, r.state, rota.rank(r.run_at, r.priority) as rank
+),
+answered as (
+    delete from rota.cancellations c
+    where c.run_id in (select id from lost) or c.replica_id = any($1::integer[])
+),
+kept as (
+    update rota.scheduler_locks l set replica_id = null, expires_at = 'infinity'
+    from back where l.run_id = back.id and back.state = 'queued'
+    returning l.run_id
+),
+freed as (
+    delete from rota.scheduler_locks l
+    where l.run_id in (select id from back where state = 'cancelled')
+        or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.run_id))
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot)
+    select rank, id, job_id, exists (select from rota.scheduler_locks l where l.run_id = back.id)
+    from back where state = 'queued'
+    on conflict do nothing
+)
+select id, state from back
+
+-- name: list_replicas
+select id, name, host, pid, jobs::text as jobs, started_at, beat_at from rota.replicas order by id
+
+-- name: hint
+select pg_notify('rota', $1)

@@ -1,0 +1,250 @@
+-- name: enqueue.ids
+select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
+
+-- name: enqueue
+with clock as materialized (select rota.rota_now() as now),
+input as (
+    select i.id, i.job_id, i.parameters, i.priority, i.key,
+           coalesce(i.run_at, now + i.delay * interval '1 second') as run_at, i.correlation_id, i.parent_id, now,
+           coalesce(j.concurrency_limit > 0, false) as by_job
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::timestamptz[], $7::float8[],
+                $8::text[], $9::bigint[])
+        as i (id, job_id, parameters, priority, key, run_at, delay, correlation_id, parent_id)
+    cross join clock
+    left join rota.jobs j on j.job_id = i.job_id
+),
+made as (
+    insert into rota.job_runs
+        (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
+    select id, job_id, key, coalesce(correlation_id, id::text), parent_id, parameters::json, priority, run_at, now
+    from input
+    on conflict do nothing
+    returning id
+),
+placed as (
+    select i.*, rota.rank(i.run_at, i.priority) as rank from input i join made using (id)
+),
+made_delayed as (
+    insert into rota.delayed (run_at, id) select run_at, id from placed where run_at > now
+),
+made_wait as (
+    insert into rota.waiting (rank, id, job_id, by_config, by_job)
+    select rank, id, job_id, false, true from placed where run_at <= now and by_job
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot)
+    select rank, id, job_id, false from placed where run_at <= now and not by_job
+)
+select id from made
+
+-- name: enqueue.existing
+with input as (
+    select * from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as i (id, job_id, key, n)
+)
+select i.n, r.id, true as created from input i join rota.job_runs r on r.id = i.id
+union all
+select i.n, r.id, false from input i
+join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key
+    and r.config_id is null and r.idempotency_key not like 'schedule:%' and r.id is distinct from i.id
+
+-- name: enqueue.notify
+select pg_notify('rota', 'ready')
+
+-- name: claim_runs
+with clock as materialized (select rota.rota_now() as now),
+popped as (
+    delete from rota.ready
+    where ctid = any(array(
+        select ctid from rota.ready where job_id = any($3::text[]) order by rank, id limit $4 for update skip locked))
+    returning id, slot, rank
+),
+claimed as (
+    update rota.job_runs r
+    set state = 'running', lock_token = $1, replica_id = $2, attempt = r.attempt + 1, started_at = clock.now,
+        error = null, progress = null
+    from popped, clock
+    where r.id = popped.id and r.state = 'queued'
+    returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id,
+        r.correlation_id, popped.slot, popped.rank
+),
+batch as (
+    insert into rota.claims (token, replica_id, ids)
+    select $1, $2, array_agg(id) from claimed having count(*) > 0
+),
+held as (
+    update rota.scheduler_locks l
+    set replica_id = $2, expires_at = clock.now + l.timeout_seconds * interval '1 second'
+    from claimed, clock
+    where claimed.slot and l.run_id = claimed.id
+)
+select id, job_id, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id, slot, rank
+from claimed order by rank, id
+
+-- name: claim_runs.again
+select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id, r.correlation_id,
+       exists (select from rota.scheduler_locks l where l.run_id = r.id) as slot,
+       rota.rank(r.run_at, r.priority) as rank
+from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = c.token and r.state = 'running'
+where c.token = $1
+order by rank, r.id
+
+-- name: finish_runs
+with clock as materialized (select rota.rota_now() as now),
+input as (
+    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::float8[], $7::boolean[],
+                         $8::boolean[])
+        as i (id, token, state, result, error, delay, released, slot)
+),
+done as (
+    update rota.job_runs r
+    set state = i.state, result = i.result::json, error = i.error,
+        finished_at = case when i.state = 'queued' then null else clock.now end,
+        run_at = case when i.state = 'queued' then clock.now + i.delay * interval '1 second' else r.run_at end,
+        attempt = r.attempt - i.released::integer
+    from input i, clock
+    where r.id = i.id and r.lock_token = i.token and r.state = 'running'
+    returning r.id, r.job_id, r.config_id, r.state, r.run_at, r.error, r.started_at, i.slot, i.released
+),
+again as (
+    insert into rota.delayed (run_at, id) select run_at, id from done where state = 'queued'
+    on conflict do nothing
+),
+freed as (
+    delete from rota.scheduler_locks l using done where done.slot and l.run_id = done.id
+    returning l.config_id, l.job_id
+),
+used_up as (
+    delete from rota.claims where token = any($9::bigint[])
+),
+answered as (
+    delete from rota.cancellations c using done where c.run_id = done.id
+),
+counted as (
+    insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count, failure_count, last_error)
+    select config_id, max(started_at), (array_agg(state order by started_at desc))[1],
+           count(*) filter (where state <> 'queued'), count(*) filter (where state = 'failed'),
+           (array_agg(error order by started_at desc) filter (where error is not null))[1]
+    from done where config_id is not null and not released
+    group by config_id order by config_id
+    on conflict (config_id) do update
+        set last_run_at = greatest(s.last_run_at, excluded.last_run_at), last_state = excluded.last_state,
+            run_count = s.run_count + excluded.run_count, failure_count = s.failure_count + excluded.failure_count,
+            last_error = coalesce(excluded.last_error, s.last_error)
+),
+tally as (
+    select d.job_id, count(*) filter (where d.error is not null and d.state in ('failed', 'queued')) as failures,
+           coalesce(bool_or(d.state = 'succeeded'), false) as worked
+    from done d where $10 and not d.released group by d.job_id
+),
+judged as (
+    select j.job_id
+    from rota.jobs j join tally t using (job_id)
+    where j.breaker_failures is not null and (t.failures > 0 or j.consecutive_failures > 0 or j.breaker <> 'closed')
+    order by j.job_id for update of j
+),
+tripped as (
+    update rota.jobs j
+    set consecutive_failures = case when t.worked then 0 else j.consecutive_failures + t.failures end,
+        breaker = case when t.worked then 'closed'
+                       when j.breaker = 'half_open' or j.consecutive_failures + t.failures >= j.breaker_failures then 'open'
+                       else j.breaker end,
+        breaker_changed_at = case
+            when t.worked or j.breaker = 'half_open'
+                or (j.breaker = 'closed' and j.consecutive_failures + t.failures >= j.breaker_failures) then clock.now
+            else j.breaker_changed_at end
+    from tally t, judged, clock
+    where j.job_id = t.job_id and judged.job_id = j.job_id
+)
+select array(select id from done) as accepted,
+       exists (select from freed f join rota.waiting w on w.by_config and w.config_id = f.config_id)
+           or exists (select from freed f join rota.waiting w on w.by_job and w.job_id = f.job_id) as freed
+
+-- name: finish_runs.already
+-- Outcomes that an earlier call recorded, whose reply was lost.
+select r.id from rota.job_runs r join unnest($1::bigint[], $2::bigint[]) as i (id, token) using (id)
+where r.lock_token = i.token and r.state <> 'running'
+
+-- name: report_progress
+update rota.job_runs r set progress = i.progress::json
+from unnest($1::bigint[], $2::bigint[], $3::text[]) as i (id, token, progress)
+where r.id = i.id and r.lock_token = i.token and r.state = 'running'
+
+-- name: get_runs
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from rota.job_runs where id = any($1::bigint[]) order by id
+
+-- name: find_runs
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from rota.job_runs
+where ($1::text is null or job_id = $1)
+    and ($2::integer is null or config_id = $2)
+    and ($3::text[] is null or state = any($3))
+    and ($4::text is null or correlation_id = $4)
+    and ($5::text is null or idempotency_key like $5)
+    and ($6::timestamptz is null or created_at >= $6)
+order by id desc limit $7
+
+-- name: cancel_run
+with found as (
+    select id, state, replica_id, run_at, priority from rota.job_runs where id = $1 for update
+),
+stopped as (
+    update rota.job_runs r set state = 'cancelled', finished_at = rota.rota_now()
+    from found where r.id = found.id and found.state = 'queued'
+    returning r.id
+),
+asked as (
+    insert into rota.cancellations (run_id, replica_id)
+    select id, replica_id from found where state = 'running'
+    on conflict do nothing
+),
+freed as (
+    delete from rota.scheduler_locks l using stopped where l.run_id = stopped.id
+)
+select case when exists (select from stopped) then 'cancelled' else state end as state,
+       rota.rank(run_at, priority) as rank, run_at
+from found
+
+-- name: cancel_run.unpark
+-- What somebody has locked is being claimed or moved: they will see the state and drop it.
+with ready as (
+    delete from rota.ready where ctid = any(array(
+        select ctid from rota.ready where rank = $2 and id = $1 for update skip locked))
+),
+delayed as (
+    delete from rota.delayed where ctid = any(array(
+        select ctid from rota.delayed where run_at = $3 and id = $1 for update skip locked))
+)
+delete from rota.waiting where ctid = any(array(select ctid from rota.waiting where id = $1 for update skip locked))
+
+-- name: retry_run
+with clock as materialized (select rota.rota_now() as now),
+found as (
+    select id, state, missed_count from rota.job_runs where id = $1 for update
+),
+again as (
+    update rota.job_runs r
+    set state = 'queued', attempt = 0, losses = 0, run_at = now, reason = null, error = null, result = null,
+        finished_at = null
+    from found, clock
+    where r.id = found.id and found.state in ('failed', 'cancelled', 'skipped') and found.missed_count is null
+    returning r.id, r.run_at
+),
+parked as (
+    insert into rota.delayed (run_at, id) select run_at, id from again
+)
+select state, missed_count, exists (select from again) as again from found
+
+-- name: prune
+with old as (
+    select id from (select id, state, finished_at from rota.job_runs order by id limit $2) oldest
+    where finished_at < rota.rota_now() - $1 * interval '1 day'
+),
+gone as (
+    delete from rota.job_runs r using old where r.id = old.id returning r.id
+)
+select count(*) from gone

@@ -1,0 +1,276 @@
+-- name: declare.jobs
+insert into rota.jobs as j (job_id, concurrency_limit, breaker_failures, breaker_pause)
+select * from unnest($1::text[], $2::integer[], $3::integer[], $4::float8[])
+on conflict (job_id) do update
+    set concurrency_limit = excluded.concurrency_limit,
+        breaker_failures = excluded.breaker_failures,
+        breaker_pause = excluded.breaker_pause
+    where (j.concurrency_limit, j.breaker_failures, j.breaker_pause)
+        is distinct from (excluded.concurrency_limit, excluded.breaker_failures, excluded.breaker_pause)
+
+-- name: declare.existing
+select c.id, c.job_id, c.name, c.declared::text as declared
+from rota.scheduler_configs c
+join unnest($1::text[], $2::text[]) as wanted (job_id, name) using (job_id, name)
+order by c.id
+for update of c
+
+-- name: declare.revalidate
+update rota.scheduler_configs set invalid_reason = null
+where job_id = any($1::text[]) and invalid_reason is not null
+
+-- name: put_schedule
+insert into rota.scheduler_configs as c
+    (job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds, parameters,
+     overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, declared)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12, $13, $14::jsonb)
+on conflict (job_id, name) do update
+    set cron = excluded.cron, timezone = excluded.timezone, enabled = excluded.enabled, priority = excluded.priority,
+        concurrency_limit = excluded.concurrency_limit, lock_timeout_seconds = excluded.lock_timeout_seconds,
+        parameters = excluded.parameters, overlap = excluded.overlap, catch_up = excluded.catch_up,
+        catch_up_limit = excluded.catch_up_limit,
+        skip_if_older_than_seconds = excluded.skip_if_older_than_seconds,
+        declared = coalesce(excluded.declared, c.declared)
+returning id
+
+-- name: delete_schedule
+delete from rota.scheduler_configs where id = $1 returning id
+
+-- name: list_schedules
+select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit, c.lock_timeout_seconds,
+       c.parameters::text as parameters, c.overlap, c.catch_up, c.catch_up_limit, c.skip_if_older_than_seconds,
+       c.version, c.next_run_at, c.paused_at, c.resumed_at, c.invalid_reason, c.declared::text as declared,
+       c.created_at, c.updated_at, s.last_run_at, s.last_state, coalesce(s.run_count, 0) as run_count,
+       coalesce(s.failure_count, 0) as failure_count, s.last_error
+from rota.scheduler_configs c left join rota.schedule_stats s on s.config_id = c.id
+where ($1::integer is null or c.id = $1) and ($2::text is null or c.job_id = $2) and ($3::text is null or c.name = $3)
+order by c.job_id, c.name
+
+-- name: trigger.lock
+-- The row lock serializes with the scheduler, which may be making this very tick.
+select id, job_id, priority, parameters::text as parameters from rota.scheduler_configs where id = $1 for update
+
+-- name: trigger
+with clock as materialized (select rota.rota_now() as now),
+made as (
+    insert into rota.job_runs (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at)
+    select $1::bigint, $2, $3, $4, $1::bigint::text, $5::json, $6, now, $7 from clock
+    on conflict do nothing
+    returning id, job_id, run_at, priority
+),
+parked as (
+    insert into rota.delayed (run_at, id) select run_at, id from made
+)
+select id from made
+
+-- name: trigger.existing
+select id from rota.job_runs where config_id = $1 and idempotency_key = $2
+
+-- name: fire_due.claim
+-- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed.
+with clock as materialized (select rota.rota_now() as now),
+due as materialized (
+    select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit,
+           c.lock_timeout_seconds, c.parameters, c.overlap, c.catch_up, c.catch_up_limit,
+           c.skip_if_older_than_seconds, c.next_run_at, c.paused_at, c.resumed_at, c.version
+    from rota.scheduler_configs c
+    where c.enabled and c.invalid_reason is null
+        and (c.next_run_at <= (select now from clock) or c.next_run_at is null)
+        and c.job_id = any($1::text[]) and c.id <> all($2::integer[])
+    order by c.priority, c.next_run_at nulls first, c.id
+    limit $3
+    for update of c skip locked
+)
+select due.id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
+       parameters::text as parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds,
+       next_run_at, paused_at, resumed_at, version, clock.now,
+       case when $4 then pg_try_advisory_xact_lock($5, due.id) else true end as locked
+from due, clock
+
+-- name: fire_due.slots
+-- A statement of its own: only a snapshot taken after the row locks sees every slot.
+select c.id,
+       (select count(*) from rota.scheduler_locks l where l.config_id = c.id and l.expires_at > rota.rota_now()) as held,
+       (select count(*) from rota.waiting w where w.config_id = c.id and w.by_config) as waiting
+from unnest($1::integer[]) as c (id)
+
+-- name: fire_due.jobs
+select job_id, concurrency_limit, breaker from rota.jobs where job_id = any($1::text[])
+
+-- name: fire_due.breakers
+select job_id, breaker, breaker_changed_at + breaker_pause * interval '1 second' as retry_at
+from rota.jobs where job_id = any($1::text[]) and breaker <> 'closed'
+order by job_id for update
+
+-- name: fire_due.write
+with clock as materialized (select rota.rota_now() as now),
+tick as (
+    select nextval('rota.job_runs_id_seq') as id, t.*
+    from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[],
+                $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::bigint[], $12::boolean[],
+                $13::boolean[], $14::integer[])
+        as t (config_id, job_id, key, parameters, priority, place, reason, due_at, missed_from, missed_to, missed_count,
+              by_config, by_job, timeout_seconds)
+),
+made as (
+    insert into rota.job_runs
+        (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, state, reason, run_at, due_at,
+         missed_from, missed_to, missed_count, created_at, finished_at)
+    select id, job_id, config_id, key, id::text, parameters::json, priority,
+           case when place = 'none' then 'skipped' else 'queued' end, reason, due_at, due_at,
+           missed_from, missed_to, missed_count, now, case when place = 'none' then now end
+    from tick, clock
+    on conflict do nothing
+    returning id
+),
+placed as (
+    select tick.*, rota.rank(due_at, priority) as rank from tick join made using (id) where place <> 'none'
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot)
+    select rank, id, job_id, by_config from placed where place = 'ready'
+),
+made_wait as (
+    insert into rota.waiting (rank, id, job_id, config_id, by_config, by_job)
+    select rank, id, job_id, config_id, by_config, by_job from placed where place = 'waiting'
+),
+took_slot as (
+    insert into rota.scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, expires_at)
+    select config_id, id, timeout_seconds, now, 'infinity' from placed, clock where place = 'ready' and by_config
+)
+select count(*) filter (where place = 'ready') as ready, count(*) as runs, (select count(*) from made) as made from placed
+
+-- name: fire_due.advance
+with advanced as (
+    update rota.scheduler_configs c
+    set next_run_at = s.next_run_at, invalid_reason = s.invalid_reason, version = c.version + 1,
+        paused_at = null, resumed_at = null
+    from unnest($1::integer[], $2::bigint[], $3::timestamptz[], $4::text[])
+        as s (id, version, next_run_at, invalid_reason)
+    where c.id = s.id and c.version = s.version
+    returning c.id
+)
+select count(*) from advanced
+
+-- name: fire_due.probe
+update rota.jobs set breaker = 'half_open', breaker_changed_at = rota.rota_now() where job_id = any($1::text[])
+
+-- name: fire_due.cancel
+insert into rota.cancellations (run_id, replica_id)
+select run_id, replica_id from rota.scheduler_locks
+where config_id = any($1::integer[]) and replica_id is not null and run_id is not null
+on conflict do nothing
+
+-- name: promote_due
+with due as (
+    delete from rota.delayed
+    where ctid = any(array(
+        select ctid from rota.delayed where run_at <= (select rota.rota_now())
+        order by run_at limit $1 for update skip locked))
+    returning id
+),
+placed as (
+    select r.id, r.job_id, r.config_id, rota.rank(r.run_at, r.priority) as rank,
+           coalesce(c.concurrency_limit > 0, false) as by_config, coalesce(j.concurrency_limit > 0, false) as by_job
+    from due
+    join rota.job_runs r on r.id = due.id and r.state = 'queued'
+    left join rota.scheduler_configs c on c.id = r.config_id
+    left join rota.jobs j on j.job_id = r.job_id
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot)
+    select rank, id, job_id, false from placed where not by_config and not by_job
+    on conflict do nothing
+),
+made_wait as (
+    insert into rota.waiting (rank, id, job_id, config_id, by_config, by_job)
+    select rank, id, job_id, config_id, by_config, by_job from placed where by_config or by_job
+    on conflict do nothing
+)
+select count(*) from due
+
+-- name: admit_waiting.schedules
+select c.id from rota.scheduler_configs c
+where c.id in (select distinct config_id from rota.waiting where by_config)
+order by c.id for update skip locked
+
+-- name: admit_waiting.jobs
+select j.job_id from rota.jobs j
+where exists (select from rota.waiting w where w.by_job and w.job_id = j.job_id)
+order by j.job_id for update skip locked
+
+-- name: admit_waiting
+-- Runs after the rows above are locked, so the counts cannot be outdated; a limit of 0 is no limit.
+with clock as materialized (select rota.rota_now() as now),
+by_schedule as (
+    select w.id
+    from unnest($1::integer[]) as k (id)
+    join rota.scheduler_configs c on c.id = k.id
+    cross join lateral (
+        select w.id from rota.waiting w where w.by_config and w.config_id = c.id order by w.rank, w.id
+        limit case when c.concurrency_limit = 0 then 1000 else greatest(0, c.concurrency_limit - (
+            select count(*) from rota.scheduler_locks l
+            where l.config_id = c.id and l.expires_at > (select now from clock))) end
+    ) w
+),
+by_job as (
+    select w.id
+    from unnest($2::text[]) as k (job_id)
+    join rota.jobs j on j.job_id = k.job_id
+    cross join lateral (
+        select w.id from rota.waiting w where w.by_job and w.job_id = j.job_id order by w.rank, w.id
+        limit case when j.concurrency_limit = 0 then 1000 else greatest(0, j.concurrency_limit - (
+            select count(*) from rota.scheduler_locks l
+            where l.job_id = j.job_id and l.expires_at > (select now from clock))) end
+    ) w
+),
+admitted as (
+    delete from rota.waiting w
+    where w.id in (select id from by_schedule union select id from by_job)
+        and (not w.by_config or w.id in (select id from by_schedule))
+        and (not w.by_job or w.id in (select id from by_job))
+    returning w.*
+),
+runnable as (
+    select a.*, coalesce(c.lock_timeout_seconds, 300) as timeout_seconds
+    from admitted a
+    join rota.job_runs r on r.id = a.id and r.state = 'queued'
+    left join rota.scheduler_configs c on c.id = a.config_id
+),
+took_slot as (
+    insert into rota.scheduler_locks (config_id, job_id, run_id, timeout_seconds, acquired_at, expires_at)
+    select case when by_config then config_id end, case when by_job then job_id end, id, timeout_seconds, now, 'infinity'
+    from runnable, clock
+    on conflict (run_id) do nothing
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, true from runnable
+    on conflict do nothing
+)
+select count(*) from admitted
+
+-- name: agenda
+with clock as materialized (select rota.rota_now() as now)
+select
+    exists (select from rota.scheduler_configs c
+            where c.enabled and c.invalid_reason is null and c.job_id = any($1::text[])
+                and (c.next_run_at <= (select now from clock) or c.next_run_at is null))
+        or exists (select from rota.delayed where run_at <= (select now from clock)) as overdue,
+    extract(epoch from least(
+        (select c.next_run_at from rota.scheduler_configs c
+         where c.enabled and c.invalid_reason is null and c.next_run_at > (select now from clock)
+             and c.job_id = any($1::text[])
+         order by c.next_run_at limit 1),
+        (select run_at from rota.delayed where run_at > (select now from clock) order by run_at limit 1)
+    ) - (select now from clock))::float8 as next_in,
+    exists (select from rota.waiting) as waiting
+
+-- name: mark_unknown
+update rota.scheduler_configs c
+set invalid_reason = format('unknown job %L: no running replica declares it; fix job_id, or deploy code that declares it',
+                            c.job_id)
+where c.enabled and c.invalid_reason is null
+    and (c.next_run_at is null or c.next_run_at <= (select rota.rota_now()))
+    and exists (select from rota.replicas)
+    and not exists (select from rota.replicas r where r.jobs ? c.job_id)
+returning c.id, c.invalid_reason

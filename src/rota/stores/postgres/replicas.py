@@ -1,0 +1,163 @@
+"""Replicas on Postgres: a session lock on a connection of its own, a beat, and what is done about the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import msgspec
+
+from rota.errors import StoreUnavailable
+from rota.settings import Settings
+from rota.store import Buried, Hint, Lifeline, Pulse, ReplicaRow
+from rota.stores.postgres import connection as pg
+from rota.stores.postgres.base import PostgresBase
+
+_PROBE_EVERY, _PROBE_WITHIN = 30.0, 2.0
+
+
+class PostgresReplicas(PostgresBase):
+    async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
+        connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL, timeout=3.0)
+        try:
+            with pg.translated(self.settings.url):
+                if resume is not None and await _resume(connection, resume):
+                    return PostgresLifeline(connection, resume, self.settings)
+                replica_id = await connection.fetchval(pg.QUERIES["join.id"])
+                # Locked before the row can be seen: nobody may find the row and the lock free.
+                if not await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
+                    raise StoreUnavailable(f"somebody holds the advisory lock ({pg.REPLICAS}, {replica_id})")
+                encoded = msgspec.json.encode(list(jobs)).decode()
+                await connection.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag)
+        except BaseException:
+            connection.terminate()
+            raise
+        return PostgresLifeline(connection, replica_id, self.settings)
+
+    async def leave(self, replica_id: int) -> Buried:
+        async def transition(connection: pg.Connection) -> Buried:
+            await connection.execute("delete from rota.replicas where id = $1", replica_id)
+            return await _free(connection, [replica_id], losses=0)
+
+        return await self.whole(transition)
+
+    async def bury(self, dead: Sequence[int]) -> Buried:
+        async def transition(connection: pg.Connection) -> Buried:
+            gone = await connection.fetch(
+                pg.QUERIES["bury.replicas"], pg.REPLICAS, list(dead), self.settings.dead_after
+            )
+            if gone:
+                # A frozen one may hold row locks; its sessions end before its runs are touched.
+                await connection.fetch(pg.QUERIES["bury.end_sessions"], [row["session"] for row in gone])
+            return await _free(connection, [row["id"] for row in gone], losses=1)
+
+        return await self.whole(transition)
+
+    async def list_replicas(self) -> list[ReplicaRow]:
+        rows = [dict(row.items()) for row in await self.fetch("list_replicas")]
+        return [ReplicaRow(**row | {"jobs": tuple(msgspec.json.decode(row["jobs"]))}) for row in rows]
+
+    async def hint(self, kind: Hint) -> None:
+        await self.fetch("hint", kind)
+
+    async def listen(self, heard: Callable[[Hint], None]) -> None:
+        connection = await pg.connect(self.settings.url, self.tag, pg.POOLED, timeout=3.0)
+        lost, probed = asyncio.Event(), asyncio.Event()
+
+        def received(_: object, __: int, ___: str, payload: object) -> None:
+            if payload == f"probe {self.tag}":
+                probed.set()
+            elif payload in ("ready", "schedules", "cancel", "finished"):
+                heard(payload)
+
+        try:
+            with pg.translated(self.settings.url):
+                connection.add_termination_listener(lambda _: lost.set())
+                await connection.add_listener("rota", received)
+                for kind in ("ready", "schedules", "cancel", "finished"):
+                    heard(kind)
+                while True:
+                    # The loss of a listener is silent: it proves itself by hearing its own voice.
+                    probed.clear()
+                    async with asyncio.timeout(_PROBE_WITHIN):
+                        await connection.fetch(pg.QUERIES["hint"], f"probe {self.tag}")
+                        await probed.wait()
+                    try:
+                        async with asyncio.timeout(_PROBE_EVERY):
+                            await lost.wait()
+                        raise StoreUnavailable("the listening connection was lost")
+                    except TimeoutError:
+                        continue
+        finally:
+            connection.terminate()
+
+
+class PostgresLifeline(Lifeline):
+    def __init__(self, connection: pg.Connection, replica_id: int, settings: Settings) -> None:
+        self.replica_id = replica_id
+        self._connection, self._settings = connection, settings
+        self._caretaker = False
+        self._beat_sent = time.monotonic()
+
+    async def beat(self, *, holding: bool) -> Pulse:
+        sent = time.monotonic()
+        try:
+            with pg.translated(self._settings.url):
+                async with asyncio.timeout(self._settings.lease):
+                    row = await self._connection.fetchrow(
+                        pg.QUERIES["beat"], self.replica_id, holding, self._caretaker, pg.CARETAKER
+                    )
+                    assert row is not None
+                    self._caretaker = row["caretaker"]
+                    suspects, stale = await self._look(sent) if self._caretaker else ((), ())
+        except BaseException:
+            # Cancelled or failed, the state of the session is unknown: it must not live on.
+            self._connection.terminate()
+            raise
+        self._beat_sent = sent
+        return Pulse(
+            alive=row["alive"],
+            cancelled=tuple(row["cancelled"]),
+            ready=row["ready"],
+            due_in=row["due_in"],
+            caretaker=self._caretaker,
+            suspects=suspects,
+            stale=stale,
+        )
+
+    async def _look(self, sent: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        rows = await self._connection.fetch(
+            pg.QUERIES["beat.look"], pg.REPLICAS, self.replica_id, self._settings.dead_after
+        )
+        suspects = tuple(row["id"] for row in rows if row["free"] and not row["excused"])
+        # One whose own beat was late cannot tell whether the others were silent or the database was.
+        punctual = sent - self._beat_sent < self._settings.lease
+        return suspects, tuple(row["id"] for row in rows if row["stale"] and not row["excused"]) if punctual else ()
+
+    async def close(self) -> None:
+        self._connection.terminate()
+
+
+async def _resume(connection: pg.Connection, replica_id: int) -> bool:
+    """Take the lock of this process's own incarnation again, if its row is still there."""
+    await connection.fetch(pg.QUERIES["join.oust"], pg.REPLICAS, replica_id)
+    for _ in range(20):
+        if await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
+            if await connection.fetchval(pg.QUERIES["join.resume"], replica_id) is not None:
+                return True
+            await connection.fetchval("select pg_advisory_unlock($1, $2)", pg.REPLICAS, replica_id)
+            return False
+        # The ended session, or a look at it, still has the lock for a moment.
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def _free(connection: pg.Connection, ids: list[int], losses: int) -> Buried:
+    rows: list[asyncpg.Record] = await connection.fetch(pg.QUERIES["bury.runs"], ids, losses)
+    return Buried(
+        replicas=tuple(ids),
+        requeued=tuple(row["id"] for row in rows if row["state"] == "queued"),
+        cancelled=tuple(row["id"] for row in rows if row["state"] == "cancelled"),
+    )

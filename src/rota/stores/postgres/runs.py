@@ -1,0 +1,173 @@
+"""Runs on Postgres: made, claimed, finished."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from rota.errors import BadInput, NotFound, RunLost, WrongState
+from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
+from rota.stores.postgres import connection as pg
+from rota.stores.postgres.base import PostgresBase
+
+_ID_BLOCK = 50
+
+
+class PostgresRuns(PostgresBase):
+    _ids: list[int] | None = None
+
+    async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
+        if connection is not None:
+            if not isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+                raise BadInput(f"connection must be an asyncpg connection, not {type(connection).__name__}")
+            made = await _enqueue(connection, await _new_ids(connection, len(runs)), runs)
+            await connection.fetch(pg.QUERIES["enqueue.notify"])
+            return made
+        # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
+        ids = await self._take_ids(len(runs))
+
+        async def attempt() -> list[Enqueued]:
+            async with self.pool.acquire() as pooled:
+                return await _enqueue(pooled, ids, runs)
+
+        with pg.translated(self.settings.url):
+            try:
+                return await pg.retried(attempt)
+            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError):
+                return await pg.retried(attempt)
+
+    async def _take_ids(self, count: int) -> list[int]:
+        if self._ids is None or len(self._ids) < count:
+            rows = await self.fetch("enqueue.ids", max(count, _ID_BLOCK))
+            self._ids = [row["id"] for row in reversed(rows)]
+        taken = self._ids[-count:] if count else []
+        del self._ids[len(self._ids) - count :]
+        return taken[::-1]
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+        try:
+            rows = await self.fetch("claim_runs", token, replica_id, list(jobs), limit)
+        except asyncpg.UniqueViolationError:
+            rows = await self.fetch("claim_runs.again", token)
+        return [
+            Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=d, config_id=c,
+                  correlation_id=o, slot=s, rank=r)
+            for i, j, a, n, p, k, d, c, o, s, r in rows
+        ]  # fmt: skip
+
+    async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
+        if any(outcome.then for outcome in outcomes):
+
+            async def transition(connection: pg.Connection) -> Finished:
+                finished = await self._finish(outcomes, closed, connection)
+                follow = [o.then for o in outcomes if o.then and o.id in finished.accepted]
+                if follow:
+                    await _enqueue(connection, await _new_ids(connection, len(follow)), follow)
+                return finished
+
+            return await self.whole(transition)
+        return await self._finish(outcomes, closed)
+
+    async def _finish(
+        self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None = None
+    ) -> Finished:
+        columns = pg.columns(
+            [(o.id, o.token, o.state, o.result, o.error, o.delay, o.released, o.slot) for o in outcomes], 8
+        )
+        [row] = await self.fetch("finish_runs", *columns, list(closed), True, on=on)
+        accepted = frozenset(row["accepted"])
+        if len(accepted) == len(outcomes):
+            return Finished(accepted=accepted, lost=(), freed=row["freed"])
+        rest = [o for o in outcomes if o.id not in accepted]
+        already = await self.fetch("finish_runs.already", [o.id for o in rest], [o.token for o in rest], on=on)
+        known = {found["id"] for found in already}
+        lost = tuple(o.id for o in rest if o.id not in known)
+        return Finished(accepted=accepted, lost=lost, freed=row["freed"])
+
+    @asynccontextmanager
+    async def transaction(self, claim: Claim) -> AsyncIterator[tuple[Any, Callable[[Outcome], Any]]]:
+        async with self.begin() as connection:
+            # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
+            await connection.execute("set local idle_in_transaction_session_timeout = 0")
+            await connection.execute("set local statement_timeout = 0; set local enable_seqscan = on; set local jit = on")
+
+            async def finish(outcome: Outcome) -> None:
+                await connection.execute("set local idle_in_transaction_session_timeout = '3s'")
+                finished = await self._finish([outcome], [], connection)
+                if outcome.id not in finished.accepted:
+                    raise RunLost(f"run {claim.id} was taken over; its transaction is rolled back")
+
+            yield connection, finish
+
+    async def report_progress(self, items: Sequence[tuple[int, int, str]]) -> None:
+        await self.fetch("report_progress", *pg.columns(items, 3))
+
+    async def get_runs(self, ids: Sequence[int]) -> list[RunRow]:
+        return [_run_row(row) for row in await self.fetch("get_runs", list(ids))]
+
+    async def find_runs(self, which: RunFilter) -> list[RunRow]:
+        prefix = None
+        if which.key_prefix is not None:
+            prefix = which.key_prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        states = list(which.states) if which.states is not None else None
+        rows = await self.fetch(
+            "find_runs",
+            which.job_id,
+            which.config_id,
+            states,
+            which.correlation_id,
+            prefix,
+            which.since,
+            which.limit,
+        )
+        return [_run_row(row) for row in rows]
+
+    async def cancel_run(self, run_id: int) -> State:
+        async def transition(connection: pg.Connection) -> State:
+            found = await connection.fetchrow(pg.QUERIES["cancel_run"], run_id)
+            if found is None:
+                raise NotFound(f"there is no run {run_id}")
+            if found["state"] == "cancelled":
+                await connection.fetch(pg.QUERIES["cancel_run.unpark"], run_id, found["rank"], found["run_at"])
+            state: State = found["state"]
+            return state
+
+        return await self.whole(transition)
+
+    async def retry_run(self, run_id: int) -> State:
+        rows = await self.fetch("retry_run", run_id)
+        if not rows:
+            raise NotFound(f"there is no run {run_id}")
+        if not rows[0]["again"]:
+            why = "stands for several missed ticks" if rows[0]["missed_count"] is not None else f"is {rows[0]['state']}"
+            raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
+        return "queued"
+
+    async def prune(self, keep_days: float, limit: int) -> int:
+        return int(await self.fetch_value("prune", keep_days, limit))
+
+
+async def _new_ids(connection: Any, count: int) -> list[int]:
+    return [row["id"] for row in await connection.fetch(pg.QUERIES["enqueue.ids"], count)]
+
+
+async def _enqueue(connection: Any, ids: Sequence[int], runs: Sequence[NewRun]) -> list[Enqueued]:
+    rows = [
+        (n, r.job_id, r.parameters, r.priority, r.key, r.run_at, r.delay, r.correlation_id, r.parent_id)
+        for n, r in zip(ids, runs, strict=True)
+    ]
+    made = {row["id"] for row in await connection.fetch(pg.QUERIES["enqueue"], *pg.columns(rows, 9))}
+    if len(made) == len(runs):
+        return [Enqueued(id=n, created=True) for n in ids]
+    found = await connection.fetch(
+        pg.QUERIES["enqueue.existing"], list(ids), [r.job_id for r in runs], [r.key for r in runs]
+    )
+    there = {row["n"]: Enqueued(id=row["id"], created=row["created"]) for row in found}
+    return [there[place] for place, _ in enumerate(ids, 1)]
+
+
+def _run_row(row: asyncpg.Record) -> RunRow:
+    return RunRow(**dict(row.items()))

@@ -1,0 +1,240 @@
+"""Schedules on Postgres: declared, edited, fired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from rota.errors import BadInput, NotFound, StaleWrite
+from rota.store import (
+    Agenda,
+    Decide,
+    Decision,
+    Declaration,
+    DueSchedule,
+    Enqueued,
+    Fired,
+    JobRow,
+    ScheduleRow,
+    changed_fields,
+    tick_key,
+)
+from rota.stores.postgres import connection as pg
+from rota.stores.postgres.base import PostgresBase
+
+_FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
+
+
+class PostgresSchedules(PostgresBase):
+    async def declare(self, jobs: Sequence[JobRow], schedules: Sequence[Declaration]) -> None:
+        async def transition(connection: pg.Connection) -> None:
+            rows = sorted((j.job_id, j.concurrency_limit, j.breaker_failures, j.breaker_pause) for j in jobs)
+            await connection.fetch(pg.QUERIES["declare.jobs"], *pg.columns(rows, 4))
+            keys = pg.columns(sorted((s.job_id, s.name) for s in schedules), 2)
+            known = {
+                (row["job_id"], row["name"]): row
+                for row in await connection.fetch(pg.QUERIES["declare.existing"], *keys)
+            }
+            for schedule in sorted(schedules, key=lambda s: (s.job_id, s.name)):
+                row = known.get((schedule.job_id, schedule.name))
+                declared = msgspec.json.encode(schedule).decode()
+                if row is None:
+                    await connection.fetch(pg.QUERIES["put_schedule"], *_values(schedule), declared)
+                elif changes := changed_fields(row["declared"], schedule):
+                    await _update(connection, row["id"], changes | {"declared": declared})
+            await connection.execute(pg.QUERIES["declare.revalidate"], [j.job_id for j in jobs])
+
+        await self.whole(transition)
+
+    async def put_schedule(self, schedule: Declaration) -> ScheduleRow:
+        with _refused():
+            schedule_id = await self.fetch_value("put_schedule", *_values(schedule), None)
+        return await self._schedule(schedule_id)
+
+    async def update_schedule(self, schedule_id: int, version: int, changes: dict[str, Any]) -> ScheduleRow:
+        unknown = set(changes) - set(_FIELDS) - {"next_run_at"}
+        if unknown:
+            raise BadInput(f"a schedule has no field {sorted(unknown)[0]!r} to set; there are: {', '.join(_FIELDS)}")
+        with _refused():
+            async with self.begin() as connection:
+                updated = await _update(connection, schedule_id, changes, version)
+        if not updated:
+            current = await self._schedule(schedule_id)
+            raise StaleWrite(
+                f"schedule {schedule_id} is at version {current.version}, not {version}: "
+                "somebody changed it since it was read; read it again"
+            )
+        return await self._schedule(schedule_id)
+
+    async def delete_schedule(self, schedule_id: int) -> bool:
+        return await self.fetch_value("delete_schedule", schedule_id) is not None
+
+    async def list_schedules(self, job_id: str | None = None, name: str | None = None) -> list[ScheduleRow]:
+        return [_schedule_row(row) for row in await self.fetch("list_schedules", None, job_id, name)]
+
+    async def _schedule(self, schedule_id: int) -> ScheduleRow:
+        rows = await self.fetch("list_schedules", schedule_id, None, None)
+        if not rows:
+            raise NotFound(f"there is no schedule {schedule_id}")
+        return _schedule_row(rows[0])
+
+    async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:
+        run_id = await self.fetch_value("enqueue.ids", 1)
+        key = tick_key(due_at) if due_at else None
+
+        async def transition(connection: pg.Connection) -> Enqueued:
+            found = await connection.fetchrow(pg.QUERIES["trigger.lock"], schedule_id)
+            if found is None:
+                raise NotFound(f"there is no schedule {schedule_id}")
+            made = await connection.fetchval(
+                pg.QUERIES["trigger"],
+                run_id,
+                found["job_id"],
+                schedule_id,
+                key,
+                found["parameters"],
+                found["priority"],
+                due_at,
+            )
+            if made is not None:
+                return Enqueued(id=made, created=True)
+            there = await connection.fetchval(pg.QUERIES["trigger.existing"], schedule_id, key)
+            return Enqueued(id=there or run_id, created=there is None)
+
+        return await self.whole(transition)
+
+    async def fire_due(
+        self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
+    ) -> Fired:
+        async def transition(connection: pg.Connection) -> Fired:
+            claimed = await connection.fetch(
+                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE
+            )
+            contended = tuple(row["id"] for row in claimed if not row["locked"])
+            due = await _due(connection, [row for row in claimed if row["locked"]])
+            if not due:
+                return Fired(contended=contended)
+            now: datetime = claimed[0]["now"]
+            return await _write(connection, now, decide(now, due), contended)
+
+        return await self.whole(transition)
+
+    async def promote_due(self, limit: int) -> int:
+        return int(await self.fetch_value("promote_due", limit))
+
+    async def admit_waiting(self) -> int:
+        async def transition(connection: pg.Connection) -> int:
+            schedules = [row["id"] for row in await connection.fetch(pg.QUERIES["admit_waiting.schedules"])]
+            jobs = [row["job_id"] for row in await connection.fetch(pg.QUERIES["admit_waiting.jobs"])]
+            if not schedules and not jobs:
+                return 0
+            return int(await connection.fetchval(pg.QUERIES["admit_waiting"], schedules, jobs))
+
+        return await self.whole(transition)
+
+    async def agenda(self, jobs: Sequence[str]) -> Agenda:
+        [row] = await self.fetch("agenda", list(jobs))
+        return Agenda(overdue=row["overdue"], next_in=row["next_in"], waiting=row["waiting"])
+
+    async def mark_unknown(self) -> list[tuple[int, str]]:
+        return [(row["id"], row["invalid_reason"]) for row in await self.fetch("mark_unknown")]
+
+
+async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:
+    """The claimed rows with their slots and the breaker of their job, read after the rows were locked."""
+    if not rows:
+        return []
+    ids, names = [row["id"] for row in rows], sorted({row["job_id"] for row in rows})
+    slots = {row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.slots"], ids)}
+    jobs = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.jobs"], names)}
+    tripped = [name for name, job in jobs.items() if job["breaker"] != "closed"]
+    breakers = {}
+    if tripped:
+        breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
+    due = []
+    for row in rows:
+        job, breaker, slot = jobs.get(row["job_id"]), breakers.get(row["job_id"]), slots[row["id"]]
+        values = {name: value for name, value in row.items() if name not in ("now", "locked")}
+        due.append(
+            DueSchedule(
+                **values,
+                held=slot["held"],
+                waiting=slot["waiting"],
+                job_limited=bool(job and job["concurrency_limit"] > 0),
+                breaker=breaker["breaker"] if breaker else "closed",
+                breaker_retry_at=breaker["retry_at"] if breaker else None,
+            )
+        )
+    return due
+
+
+async def _write(
+    connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...]
+) -> Fired:
+    ticks = [
+        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority, tick.place, tick.reason,
+         tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count, d.schedule.concurrency_limit > 0,
+         d.schedule.job_limited, d.schedule.lock_timeout_seconds)
+        for d in decisions for tick in d.ticks
+    ]  # fmt: skip
+    written = {"ready": 0, "runs": 0, "made": 0}
+    if ticks:
+        row = await connection.fetchrow(pg.QUERIES["fire_due.write"], *pg.columns(ticks, 14))
+        assert row is not None
+        written = dict(row)
+    if stopping := [d.schedule.id for d in decisions if d.cancel_running]:
+        await connection.fetch(pg.QUERIES["fire_due.cancel"], stopping)
+    if probing := [d.schedule.job_id for d in decisions if d.probe]:
+        await connection.fetch(pg.QUERIES["fire_due.probe"], probing)
+    frontier = [(d.schedule.id, d.schedule.version, d.next_run_at, d.invalid_reason) for d in decisions]
+    if await connection.fetchval(pg.QUERIES["fire_due.advance"], *pg.columns(frontier, 4)) != len(decisions):
+        raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
+    started = [tick.due_at for d in decisions for tick in d.ticks if tick.place == "ready"]
+    return Fired(
+        schedules=len(decisions),
+        runs=written["runs"],
+        ready=written["ready"],
+        skipped=written["made"] - written["runs"],
+        contended=contended,
+        invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
+        lateness=(now - min(started)).total_seconds() if started else 0.0,
+    )
+
+
+async def _update(
+    connection: pg.Connection, schedule_id: int, changes: dict[str, Any], version: int | None = None
+) -> bool:
+    names = list(changes)
+    casts = {"parameters": "::text::jsonb", "declared": "::text::jsonb"}
+    settings = ", ".join(f"{name} = ${n}{casts.get(name, '')}" for n, name in enumerate(names, 3))
+    done = await connection.fetchval(
+        f"update rota.scheduler_configs set {settings} where id = $1 and ($2::bigint is null or version = $2) returning id",
+        schedule_id, version, *changes.values(),
+    )  # fmt: skip
+    return done is not None
+
+
+class _refused:
+    """A value that the table's checks refuse is bad input."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, asyncpg.CheckViolationError | asyncpg.DataError | asyncpg.InvalidTextRepresentationError):
+            raise BadInput(f"the schedule was not changed: {error}") from error
+
+
+def _values(schedule: Declaration) -> tuple[Any, ...]:
+    s = schedule
+    return (
+        s.job_id, s.name, s.cron, s.timezone, s.enabled, s.priority, s.concurrency_limit, s.lock_timeout_seconds,
+        s.parameters, s.overlap, s.catch_up, s.catch_up_limit, s.skip_if_older_than_seconds,
+    )  # fmt: skip
+
+
+def _schedule_row(row: asyncpg.Record) -> ScheduleRow:
+    return ScheduleRow(**dict(row.items()))

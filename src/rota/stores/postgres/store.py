@@ -1,0 +1,77 @@
+"""The Postgres store: its life, its schema. The rest is in schedules.py, runs.py and replicas.py."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rota.errors import StoreUnavailable
+from rota.stores.postgres import connection as pg
+from rota.stores.postgres.replicas import PostgresReplicas
+from rota.stores.postgres.runs import PostgresRuns
+from rota.stores.postgres.schedules import PostgresSchedules
+from rota.stores.queries import load_migrations
+
+MIGRATIONS = load_migrations("rota.stores.postgres")
+
+_BOOK = """
+create schema if not exists rota;
+create table if not exists rota.migrations (
+    version integer primary key, name text not null, compatible_with integer not null,
+    applied_at timestamptz not null default clock_timestamp()
+)
+"""
+
+
+class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
+    """rota's tables in the schema `rota` of a Postgres database."""
+
+    async def open(self) -> None:
+        self._pool = await pg.make_pool(self.settings.url, self.tag, self._pool_size, timeout=5.0)
+        with pg.translated(self.settings.url):
+            number = int(await self.pool.fetchval("select current_setting('server_version_num')::integer"))
+            if number < 140000:
+                await self.close()
+                raise StoreUnavailable(f"Postgres {number // 10000} is too old: rota needs 14 or later")
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+
+    async def schema_version(self) -> tuple[int, int]:
+        with pg.translated(self.settings.url):
+            if await self.pool.fetchval("select to_regclass('rota.migrations')") is None:
+                return 0, 0
+            row = await self.pool.fetchrow(
+                "select coalesce(max(version), 0), coalesce(max(compatible_with), 0) from rota.migrations"
+            )
+        return (row[0], row[1]) if row else (0, 0)
+
+    async def migrate(self) -> list[str]:
+        applied = []
+        connection = await pg.connect(self.settings.url, self.tag, {"lock_timeout": "5s"}, timeout=5.0)
+        try:
+            with pg.translated(self.settings.url):
+                await connection.execute(f"set lock_timeout = 0; select pg_advisory_lock({pg.MIGRATION}, 0)")
+                # Short lock waits, so that a migration queued behind a long transaction does not stop everybody else.
+                await connection.execute("set lock_timeout = '5s'")
+                if await connection.fetchval("select to_regclass('rota.migrations')") is None:
+                    await connection.execute(_BOOK)
+                have = await connection.fetchval("select coalesce(max(version), 0) from rota.migrations")
+                for migration in MIGRATIONS:
+                    if migration.version > have:
+                        async with connection.transaction():
+                            await connection.execute(migration.sql)
+                            await connection.execute(
+                                "insert into rota.migrations (version, name, compatible_with) values ($1, $2, $3)",
+                                migration.version, migration.name, migration.compatible_with,
+                            )  # fmt: skip
+                        applied.append(migration.name)
+        finally:
+            connection.terminate()
+        return applied
+
+    async def now(self) -> datetime:
+        with pg.translated(self.settings.url):
+            value: datetime = await self.pool.fetchval("select rota.rota_now()")
+        return value

@@ -1,0 +1,102 @@
+"""Named statements on one connection, apsw's or the standard library's, so that both run the same SQL."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import apsw
+import msgspec
+
+from rota.stores.queries import load_queries
+from rota.stores.sqlite.times import from_text
+
+QUERIES = load_queries("rota.stores.sqlite")
+
+_NOW = (
+    "select strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', offset_seconds)),"
+    " strftime('%Y-%m-%d %H:%M:%f000', 'now') from clock"
+)
+
+Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
+Record: TypeAlias = tuple[Any, ...]
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Session:
+    """What a transition sees of the database."""
+
+    def __init__(self, connection: apsw.Connection | sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def execute(self, sql: str, values: Values = ()) -> list[Record]:
+        if isinstance(self.connection, apsw.Connection):
+            return self.connection.execute(sql, values).fetchall()
+        cursor = self.connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, values).fetchall()
+
+    def all(self, name: str, values: Values = ()) -> list[Record]:
+        return self.execute(QUERIES[name], values)
+
+    def each(self, name: str, rows: Iterable[Values]) -> list[Record]:
+        """The statement once for every row; all that it returned."""
+        if isinstance(self.connection, apsw.Connection):
+            return self.connection.executemany(QUERIES[name], rows).fetchall()
+        return [found for values in rows for found in self.all(name, values)]
+
+    def value(self, name: str, values: Values = ()) -> Any:
+        rows = self.all(name, values)
+        return rows[0][0] if rows else None
+
+    def structs(self, kind: type[R], name: str, values: Values = (), sql: str | None = None) -> list[R]:
+        """Rows as `kind`, by the names of the columns."""
+        assert isinstance(self.connection, apsw.Connection)
+        cursor = self.connection.execute(sql or QUERIES[name], values)
+        try:
+            names = [column[0] for column in cursor.get_description()]
+        except apsw.ExecutionCompleteError:
+            return []
+        readers = [(column, _READERS[kind].get(column)) for column in names]
+        return [
+            kind(**{c: read(v) if read and v is not None else v for (c, read), v in zip(readers, row, strict=True)})
+            for row in cursor
+        ]  # fmt: skip
+
+    def now(self) -> str:
+        """The store's clock, read once per transition."""
+        now: str = self.execute(_NOW)[0][0]
+        return now
+
+    def clocks(self) -> tuple[str, str]:
+        """The store's clock, and the real one: moving the first must not kill anybody."""
+        [(now, real)] = self.execute(_NOW)
+        return now, real
+
+    def new_ids(self, count: int) -> list[int]:
+        """Ids that no run has had. Its first statement writes, so that a deferred transaction gets its lock here."""
+        last: int = self.value("enqueue.ids", (count,))
+        return list(range(last - count + 1, last + 1))
+
+
+class _Readers(dict[type[msgspec.Struct], dict[str, Callable[[Any], Any]]]):
+    """For each kind of row, the columns that SQLite keeps as something else."""
+
+    def __missing__(self, kind: type[msgspec.Struct]) -> dict[str, Callable[[Any], Any]]:
+        readers: dict[str, Callable[[Any], Any]] = {}
+        for field in msgspec.structs.fields(kind):
+            if "datetime" in str(field.type):
+                readers[field.name] = from_text
+            elif field.type is bool:
+                readers[field.name] = bool
+        self[kind] = readers
+        return readers
+
+
+_READERS = _Readers()
+
+
+def encode(value: Any) -> str:
+    """A list as the one JSON parameter that `json_each` takes apart."""
+    return msgspec.json.encode(value).decode()

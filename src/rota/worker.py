@@ -1,0 +1,355 @@
+"""Worker: ready runs become outcomes.
+
+It claims ahead on one connection while it finishes on another, both in batches. Nothing is claimed while this replica
+does not trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until the
+store has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, and only then leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rota.attempt import Attempt, StopReason
+from rota.context import _current
+from rota.errors import Permanent, RotaError, RunLost, StoreUnavailable
+from rota.events import Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
+from rota.job import Job
+from rota.lane import AsyncLane, Lane, ThreadLane
+from rota.service import Wake
+from rota.settings import Settings
+from rota.store import Outcome, Store
+
+_BATCH = 1000
+_PROGRESS_EVERY = 0.5
+_GRACE = 5.0
+
+
+class Worker:
+    """Runs on the event loop of the handlers."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        jobs: Mapping[str, Job[..., Any]],
+        *,
+        standing: Callable[[], int],
+        slot_freed: Callable[[], None],
+        finished: Callable[[], None],
+        emit: Callable[[Event], None],
+        wanted: Callable[[type[Event]], bool],
+    ) -> None:
+        self._store, self._settings, self._jobs = store, settings, jobs
+        self._standing = standing
+        """This replica's number while it trusts itself, else 0."""
+        self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
+        self._wanted = wanted
+        self._loop = asyncio.get_running_loop()
+        self._attempts: dict[int, Attempt] = {}
+        self._open_claims: Counter[int] = Counter()
+        self._outbox: list[Outcome] = []
+        self._used_up: list[int] = []
+        self._progress: dict[int, tuple[int, int, str]] = {}
+        self._deadlines: list[tuple[float, int, Attempt]] = []
+        self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
+        self._stopping = False
+        names = {
+            True: [n for n, j in jobs.items() if j.is_async],
+            False: [n for n, j in jobs.items() if not j.is_async],
+        }
+        self.lanes: list[Lane] = [
+            AsyncLane(names[True], settings.concurrency, self._execute_async),
+            ThreadLane(names[False], settings.threads, self._execute_plain, self._settle),
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- what others ask of it; from any thread ----------------------------------------------------
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._attempts)
+
+    def wake(self) -> None:
+        self._hungry.set()
+
+    def finished_somewhere(self) -> None:
+        self._call(self._finished)
+
+    def room(self) -> int:
+        return sum(lane.room() for lane in self.lanes)
+
+    def running(self) -> tuple[tuple[int, str], ...]:
+        return tuple((a.claim.id, a.claim.job_id) for a in list(self._attempts.values()))
+
+    def cancel_runs(self, run_ids: Sequence[int]) -> None:
+        self._call(lambda: self._stop([a for i in run_ids if (a := self._attempts.get(i))], "cancelled"))
+
+    def drop_runs(self) -> tuple[int, ...]:
+        """This replica was deposed: whatever it held is somebody else's now."""
+        held = list(self._attempts.values())
+        self._call(lambda: self._stop(held, "lost"))
+        return tuple(attempt.claim.id for attempt in held)
+
+    @staticmethod
+    def _stop(attempts: Sequence[Attempt], reason: StopReason) -> None:
+        for attempt in attempts:
+            attempt.stop(reason)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(what)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        loops = (self._claim_loop, self._flush_loop, self._watch_loop)
+        self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{loop.__name__}") for loop in loops]
+
+    async def stop(self) -> None:
+        self._stopping = True
+        claimer, flusher, watcher = self._tasks
+        claimer.cancel()
+        await asyncio.wait([claimer], timeout=_GRACE)
+        for lane in self.lanes:
+            for attempt in lane.take_queued():
+                self._settle(attempt, attempt.given_back())
+        await self._wait_idle(self._settings.shutdown_timeout)
+        for attempt in list(self._attempts.values()):
+            attempt.stop("shutdown")
+        await self._wait_idle(_GRACE)
+        watcher.cancel()
+        flusher.cancel()
+        await asyncio.wait([watcher, flusher], timeout=_GRACE)
+        with contextlib.suppress(RotaError, TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                while self._outbox or self._used_up:
+                    await self._flush()
+        for lane in self.lanes:
+            await lane.close()
+
+    async def _wait_idle(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._attempts:
+                    self._idle.clear()
+                    await self._idle.wait()
+
+    # -- claiming ----------------------------------------------------------------------------------
+
+    async def _claim_loop(self) -> None:
+        while True:
+            more = False
+            for lane in self.lanes:
+                room = min(lane.room(), _BATCH) if lane.jobs else 0
+                replica_id = self._standing()
+                if room and replica_id:
+                    taken = await self._claim(lane, replica_id, room)
+                    more = more or taken == room
+            if not more:
+                await self._hungry.wait()
+
+    async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
+        token, pause = secrets.randbits(63), 0.05
+        while True:
+            try:
+                claims = await self._store.claim_runs(replica_id, token, lane.jobs, room)
+                break
+            except Exception as error:  # whatever it is, this replica goes on trying under the same token
+                self._emit(ServiceFailed("claimer", error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+        attempts = []
+        for claim in claims:
+            attempt = Attempt(claim, self._jobs[claim.job_id], replica_id)
+            attempt.context._report = self._reporter(attempt)
+            self._attempts[claim.id] = attempt
+            attempts.append(attempt)
+        if attempts:
+            self._open_claims[token] = len(attempts)
+            lane.submit(attempts)
+        return len(attempts)
+
+    # -- executing ---------------------------------------------------------------------------------
+
+    async def _execute_async(self, attempt: Attempt) -> None:
+        attempt.task = task = asyncio.current_task()
+        token = _current.set(attempt.context)
+        outcome: Outcome | None
+        try:
+            if attempt.stop_reason is not None:
+                outcome = attempt.stopped()
+            else:
+                self._begin(attempt)
+                if attempt.job.policies.transactional:
+                    outcome = await self._run_in_transaction(attempt)
+                else:
+                    outcome = attempt.succeeded(await self._invoke(attempt))
+        except asyncio.CancelledError:
+            if attempt.stop_reason is None:
+                raise
+            outcome = attempt.stopped()
+        except Exception as error:
+            outcome = attempt.failed(error)
+        finally:
+            attempt.task = None
+            _current.reset(token)
+            # A cancellation that the handler swallowed, or that came too late, is not meant for the next run.
+            while attempt.stop_reason is not None and task is not None and task.cancelling():
+                task.uncancel()
+        self._settle(attempt, outcome)
+
+    def _begin(self, attempt: Attempt) -> None:
+        if attempt.claim.losses >= self._settings.max_losses:
+            raise Permanent(
+                f"run {attempt.claim.id} was lost with its replica {attempt.claim.losses} times; it is not tried again"
+            )
+        timeout = attempt.job.policies.timeout
+        if timeout is not None:
+            heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
+            if self._deadlines[0][2] is attempt:
+                self._deadline_set.set()
+
+    async def _invoke(self, attempt: Attempt) -> Any:
+        job = attempt.job
+        values = job.arguments.decode(attempt.claim.parameters)
+        if job.arguments.wants_context:
+            return await job.fn(attempt.context, **values)
+        return await job.fn(**values)
+
+    async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
+        """The handler's writes and the completion commit together, or not at all."""
+        try:
+            async with self._store.transaction(attempt.claim) as (connection, finish):
+                attempt.context.connection = connection
+                outcome = attempt.succeeded(await self._invoke(attempt))
+                if outcome.state != "succeeded":
+                    raise Permanent(outcome.error or "the result could not be stored")
+                await finish(outcome)
+        except RunLost:
+            attempt.stop_reason = "lost"
+        except StoreUnavailable:
+            # Committed or not, nobody told us. If it was, this is refused as already done; if not, it is tried again.
+            return attempt.given_back()
+        return None
+
+    def _execute_plain(self, attempt: Attempt) -> Outcome | None:
+        """On a thread of the lane, in a context of its own."""
+        _current.set(attempt.context)
+        job = attempt.job
+        try:
+            if attempt.stop_reason is not None:
+                return attempt.stopped()
+            self._call(lambda: None if attempt.settled else self._begin_plain(attempt))
+            if attempt.claim.losses >= self._settings.max_losses:
+                self._begin(attempt)
+            values = job.arguments.decode(attempt.claim.parameters)
+            value = job.fn(attempt.context, **values) if job.arguments.wants_context else job.fn(**values)
+            return attempt.succeeded(value)
+        except Exception as error:
+            return attempt.stopped() if attempt.stop_reason in ("shutdown", "cancelled") else attempt.failed(error)
+
+    def _begin_plain(self, attempt: Attempt) -> None:
+        with contextlib.suppress(Permanent):
+            self._begin(attempt)
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Take the outcome down, once; on the loop."""
+        if attempt.settled:
+            return
+        attempt.settled = True
+        claim = attempt.claim
+        if self._attempts.get(claim.id) is attempt:
+            del self._attempts[claim.id]
+        if attempt.stop_reason == "lost":
+            outcome = None
+        if outcome is not None:
+            self._outbox.append(outcome)
+        elif claim.slot:
+            self._slot_freed()
+        self._open_claims[claim.token] -= 1
+        if not self._open_claims[claim.token]:
+            del self._open_claims[claim.token]
+            self._used_up.append(claim.token)
+        if self._wanted(RunFinished):
+            state = outcome.state if outcome else "succeeded" if attempt.stop_reason != "lost" else "lost"
+            seconds = time.monotonic() - attempt.started
+            error = outcome.error if outcome else None
+            self._emit(RunFinished(claim.id, claim.job_id, state, claim.attempt, seconds, error))
+        self._to_flush.set_here()
+        self._hungry.set_here()
+        if not self._attempts:
+            self._idle.set()
+
+    async def _flush_loop(self) -> None:
+        pause, counted, since = 0.05, 0, time.monotonic()
+        while True:
+            await self._to_flush.wait(1.0 if not self._progress else _PROGRESS_EVERY)
+            try:
+                counted += await self._flush()
+                pause = 0.05
+            except Exception as error:  # an outcome is never given up
+                self._emit(ServiceFailed("flusher", error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+                self._to_flush.set_here()
+            now = time.monotonic()
+            if now - since > 0.1:
+                for lane in self.lanes:
+                    lane.learn(counted / (now - since))
+                counted, since = 0, now
+
+    async def _flush(self) -> int:
+        """Send what is in the outbox; it leaves it only when the store has answered."""
+        sent = 0
+        while self._outbox or self._used_up:
+            batch, used_up = self._outbox[:_BATCH], self._used_up[:]
+            if len(self._outbox) > _BATCH:
+                used_up = []
+            finished = await self._store.finish_runs(batch, used_up)
+            del self._outbox[: len(batch)], self._used_up[: len(used_up)]
+            sent += len(batch)
+            for run_id in finished.lost:
+                self._emit(RunTakenOver(run_id))
+            if finished.freed or any(o.state == "queued" or o.then for o in batch):
+                self._slot_freed()
+            self._finished()
+        if self._progress:
+            reports, self._progress = list(self._progress.values()), {}
+            await self._store.report_progress(reports)
+        return sent
+
+    def _reporter(self, attempt: Attempt) -> Callable[[str], None]:
+        claim = attempt.claim
+
+        def report(text: str) -> None:
+            self._progress[claim.id] = (claim.id, claim.token, text)
+
+        return report
+
+    # -- deadlines ---------------------------------------------------------------------------------
+
+    async def _watch_loop(self) -> None:
+        """One sweeper for all deadlines; a timer per run would cost more than most runs do."""
+        while True:
+            now = time.monotonic()
+            while self._deadlines and self._deadlines[0][0] <= now:
+                attempt = heapq.heappop(self._deadlines)[2]
+                if not attempt.settled:
+                    self._time_out(attempt)
+            await self._deadline_set.wait(self._deadlines[0][0] - now if self._deadlines else None)
+
+    def _time_out(self, attempt: Attempt) -> None:
+        attempt.stop("timeout")
+        if not attempt.job.is_async:
+            # A thread cannot be stopped. The run is settled now; what the function returns later goes nowhere.
+            self._emit(ThreadAbandoned(attempt.claim.id, attempt.claim.job_id))
+            self._settle(attempt, attempt.stopped())

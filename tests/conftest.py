@@ -1,0 +1,35 @@
+"""Fixtures: a real Postgres out of a wheel, a SQLite file, and tests that are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import KINDS, Databases
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    made = Databases()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    return databases.new(request.param, tmp_path)
