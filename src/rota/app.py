@@ -23,6 +23,7 @@ from rota.schema import check_schema
 from rota.settings import Settings
 from rota.store import Declaration, Store
 from rota.stores import open_store
+from rota.telemetry.logs import log_events
 from rota.worker import Worker
 
 P = ParamSpec("P")
@@ -42,6 +43,7 @@ class Rota:
         self._hinter: Hinter | None = None
         self._worker: Worker | None = None
         self._stack: AsyncExitStack | None = None
+        self._logging = False
 
     # -- declarations ------------------------------------------------------------------------------
 
@@ -170,6 +172,9 @@ class Rota:
         """Open the store only: enqueue, wait, look and edit, without running anything here."""
         if self._store is not None:
             raise BadInput("this Rota is open already")
+        if not self._logging:
+            self._logging = True
+            log_events(self.events)
         store = open_store(self.settings)
         await _reach(store, self.settings)
         self._store = store

@@ -84,6 +84,16 @@ class RunFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptFailed(Event):
+    run_id: int
+    job_id: str
+    attempt: int
+    error: str
+    pause: float | None
+    """Seconds until it is tried again; None when it is not."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunTakenOver(Event):
     """An outcome was refused: the run belongs to somebody else by now."""
 

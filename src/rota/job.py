@@ -194,7 +194,7 @@ class Job(Generic[P, R]):
         return await self.app.enqueue_many(calls, connection=connection)
 
     def on_failure(self, fn: Callable[..., Any]) -> Job[..., Any]:
-        """Decorator: a handler `fn(ctx, run_id, error)` that runs, as a run of its own, after the last attempt failed."""
+        """Decorator: `fn(ctx, run_id, error)` runs, as a run of its own, after the last attempt failed."""
         handler = self.app.add_job(fn, f"{self.name}:on_failure", Policies(retry=Retry(attempts=3)))
         self.failure_job = handler.name
         return handler

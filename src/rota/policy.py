@@ -26,7 +26,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and after what pause, a failed run is tried again. The pause is drawn from 0..base * 2^n, at most `longest`."""
+    """How often a failed run is tried again, and after what pause: drawn from 0 to base * 2^n, at most `longest`."""
 
     attempts: int = 3
     base: float = 1.0
@@ -49,7 +49,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Opens after `failures` failures in a row, anywhere in the cluster; after `pause` seconds one probe goes through."""
+    """Opens after `failures` failures in a row in the whole cluster; after `pause` seconds one probe goes through."""
 
     failures: int = 5
     pause: float = 60.0

@@ -1,7 +1,7 @@
 """Scheduler: what is due becomes ready. Due schedules become ticks, delayed runs come up, waiting runs get free slots.
 
-Every replica runs one; the store's locks and keys make the work of all of them the work of one. It sleeps until the next
-thing is due; an edit by an operator or a freed slot wakes it earlier.
+Every replica runs one; the store's locks and keys make the work of all of them the work of one. It sleeps until the
+next thing is due; an edit by an operator or a freed slot wakes it earlier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The version of the tables against the version of the code: what fits is used, what does not is refused in a sentence."""
+"""The version of the tables against that of the code: what fits is used, what does not is refused in a sentence."""
 
 from __future__ import annotations
 

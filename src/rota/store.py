@@ -320,7 +320,7 @@ class Store(ABC):
 
     @abstractmethod
     async def schema_version(self) -> tuple[int, int]:
-        """The version of the tables, and the oldest code version that can still use them; (0, 0) when there are none."""
+        """The version of the tables, and the oldest code that can still use them; (0, 0) when there are none."""
 
     @abstractmethod
     async def migrate(self) -> list[str]:
@@ -360,7 +360,7 @@ class Store(ABC):
     async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:
         """Make a run of this schedule, with its parameters and priority, now.
 
-        With `due_at` it is the run of that tick: if the ledger has that tick already, the run that is there is returned.
+        With `due_at` it is the run of that tick: if the ledger has it already, that run is returned.
         """
 
     @abstractmethod
@@ -435,7 +435,10 @@ class Store(ABC):
 
     @abstractmethod
     async def retry_run(self, run_id: int) -> State:
-        """A failed, cancelled or skipped run is queued again under its key, with all attempts. `WrongState`, `NotFound`."""
+        """A failed, cancelled or skipped run is queued again under its key, all attempts anew.
+
+        `WrongState`, `NotFound`.
+        """
 
     @abstractmethod
     async def prune(self, keep_days: float, limit: int) -> int:

@@ -1,8 +1,8 @@
 """Worker: ready runs become outcomes.
 
 It claims ahead on one connection while it finishes on another, both in batches. Nothing is claimed while this replica
-does not trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until the
-store has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, and only then leave.
+does not trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until
+the store has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, then leave.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from rota.attempt import Attempt, StopReason
 from rota.context import _current
 from rota.errors import Permanent, RotaError, RunLost, StoreUnavailable
-from rota.events import Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
+from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
 from rota.service import Wake
@@ -284,6 +284,9 @@ class Worker:
             seconds = time.monotonic() - attempt.started
             error = outcome.error if outcome else None
             self._emit(RunFinished(claim.id, claim.job_id, state, claim.attempt, seconds, error))
+        if outcome is not None and outcome.error is not None and outcome.state != "cancelled":
+            pause = outcome.delay if outcome.state == "queued" else None
+            self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
         self._to_flush.set_here()
         self._hungry.set_here()
         if not self._attempts:

@@ -32,7 +32,7 @@ POOLED = {
     "statement_timeout": "30s",
     "synchronous_commit": "on",
     "tcp_user_timeout": "10000",
-    # Every statement here is meant to go by an index. A plan made while a table was small must not scan it when it is not.
+    # Every statement is meant to go by an index: a plan made while a table was small must not scan it when it is not.
     "enable_seqscan": "off",
     "jit": "off",
 }

@@ -92,7 +92,8 @@ class PostgresRuns(PostgresBase):
         async with self.begin() as connection:
             # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
             await connection.execute("set local idle_in_transaction_session_timeout = 0")
-            await connection.execute("set local statement_timeout = 0; set local enable_seqscan = on; set local jit = on")
+            await connection.execute("set local statement_timeout = 0")
+            await connection.execute("set local enable_seqscan = on; set local jit = on")
 
             async def finish(outcome: Outcome) -> None:
                 await connection.execute("set local idle_in_transaction_session_timeout = '3s'")

@@ -176,8 +176,8 @@ async def _write(
     connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...]
 ) -> Fired:
     ticks = [
-        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority, tick.place, tick.reason,
-         tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count, d.schedule.concurrency_limit > 0,
+        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority, tick.place,
+         tick.reason, tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count, d.schedule.concurrency_limit > 0,
          d.schedule.job_limited, d.schedule.lock_timeout_seconds)
         for d in decisions for tick in d.ticks
     ]  # fmt: skip
@@ -212,7 +212,8 @@ async def _update(
     casts = {"parameters": "::text::jsonb", "declared": "::text::jsonb"}
     settings = ", ".join(f"{name} = ${n}{casts.get(name, '')}" for n, name in enumerate(names, 3))
     done = await connection.fetchval(
-        f"update rota.scheduler_configs set {settings} where id = $1 and ($2::bigint is null or version = $2) returning id",
+        f"update rota.scheduler_configs set {settings} "
+        "where id = $1 and ($2::bigint is null or version = $2) returning id",
         schedule_id, version, *changes.values(),
     )  # fmt: skip
     return done is not None

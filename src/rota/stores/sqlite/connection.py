@@ -159,9 +159,7 @@ def _explain(path: str, error: apsw.SQLError) -> None:
     if "no such table" in str(error) or "no such column" in str(error):
         raise SchemaMismatch(f"{path} lacks rota's tables ({error}): run `rota migrate`") from error
     if "already exists" in str(error):
-        raise SchemaMismatch(
-            f"{path} has tables of somebody else ({error}): give rota a file of its own"
-        ) from error
+        raise SchemaMismatch(f"{path} has tables of somebody else ({error}): give rota a file of its own") from error
 
 
 def _trouble(path: str, error: Exception) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import weakref
 from contextlib import suppress
 
 
@@ -15,11 +14,11 @@ class FileLock:
     """An exclusive lock on a file, held until released or dead."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._file = path, -1
+        self.path, self._file = path, -1
 
     def take(self) -> bool:
         """False when somebody else has it."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Removed between open and lock: what we locked has no name, and nobody would find it.
@@ -31,14 +30,14 @@ class FileLock:
         except BaseException:
             os.close(file)
             raise
-        self._file = file
-        _held.add(self)
+        self._file, _held[file] = file, self
         return True
 
     def release(self) -> None:
         """Also for copies that other processes may have of the open file."""
         file, self._file = self._file, -1
         if file >= 0:
+            del _held[file]
             fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
@@ -46,18 +45,27 @@ class FileLock:
         """In a forked child: close without unlocking, the lock is the parent's."""
         file, self._file = self._file, -1
         if file >= 0:
+            del _held[file]
             os.close(file)
 
 
-_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+# By their file numbers. Copied before it is walked: other threads take and release.
+_held: dict[int, FileLock] = {}
 
 
 def _drop_copies() -> None:
-    for lock in list(_held):
+    for lock in list(_held.values()):
         lock.drop_copy()
 
 
 os.register_at_fork(after_in_child=_drop_copies)
+
+
+def release_own(path: str) -> None:
+    """What this very process still holds of it."""
+    for lock in list(_held.values()):
+        if lock.path == path:
+            lock.release()
 
 
 def is_free(path: str) -> bool:

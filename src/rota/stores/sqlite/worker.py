@@ -1,8 +1,8 @@
 """One thread with one connection, fed by any event loop.
 
-What was submitted always runs to its COMMIT or ROLLBACK, whether or not somebody still waits for the answer: a cancelled
-caller leaves no transaction open. Writes that are queued together share one transaction, each in a savepoint of its own,
-and are answered after the COMMIT: the disk is asked once for all of them.
+What was submitted always runs to its COMMIT or ROLLBACK, whether or not somebody still waits for the answer: a
+cancelled caller leaves no transaction open. Writes that are queued together share one transaction, each in a savepoint
+of its own, and are answered after the COMMIT: the disk is asked once for all of them.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ class Task(Generic[T]):
 
     def needless(self, session: Session) -> bool:
         """A look without the write lock shows that there is nothing to write."""
-        return self.unless is not None and not (
-            self.attempt(self.unless, session) and self.result is None
-        )
+        return self.unless is not None and not (self.attempt(self.unless, session) and self.result is None)
 
     def settle(self) -> None:
         if self.future.done():
@@ -74,9 +72,7 @@ class Worker:
         """The function, outside of a transaction of ours."""
         return await self._submit(Task(function, writes=False))
 
-    async def write(
-        self, function: Callable[[Session], T], unless: Callable[[Session], T | None] | None = None
-    ) -> T:
+    async def write(self, function: Callable[[Session], T], unless: Callable[[Session], T | None] | None = None) -> T:
         """The function in a write transaction, unless a look beforehand already gives the result."""
         return await self._submit(Task(function, writes=True, unless=unless))
 

@@ -49,8 +49,8 @@ create index scheduler_configs_due on scheduler_configs (next_run_at) where enab
 -- What an operator types takes effect here, whatever the operator types it into. The statement within sets none of the
 -- columns that fire the trigger.
 create trigger schedule_edited
-    after update of job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds, parameters,
-        overlap, catch_up, catch_up_limit, skip_if_older_than_seconds
+    after update of job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
+        parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds
     on scheduler_configs
 begin
     update scheduler_configs
@@ -79,16 +79,19 @@ end;
 create trigger next_run_typed after insert on scheduler_configs
     when new.next_run_at not glob
             '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
-        or strftime('%Y-%m-%d %H:%M:%S', substr(new.next_run_at, 1, 19), '+0 days') is not substr(new.next_run_at, 1, 19)
+        or strftime('%Y-%m-%d %H:%M:%S', substr(new.next_run_at, 1, 19), '+0 days')
+            is not substr(new.next_run_at, 1, 19)
 begin
     select raise(abort, 'next_run_at is not a time: write it in UTC, as 2026-11-16 03:00:00')
     where coalesce(strftime('%Y', new.next_run_at) between '1970' and '9999', 0) = 0;
-    update scheduler_configs set next_run_at = strftime('%Y-%m-%d %H:%M:%f000', new.next_run_at, '+0 days') where id = new.id;
+    update scheduler_configs set next_run_at = strftime('%Y-%m-%d %H:%M:%f000', new.next_run_at, '+0 days')
+    where id = new.id;
 end;
 create trigger next_run_retyped after update of next_run_at on scheduler_configs
     when new.next_run_at not glob
             '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
-        or strftime('%Y-%m-%d %H:%M:%S', substr(new.next_run_at, 1, 19), '+0 days') is not substr(new.next_run_at, 1, 19)
+        or strftime('%Y-%m-%d %H:%M:%S', substr(new.next_run_at, 1, 19), '+0 days')
+            is not substr(new.next_run_at, 1, 19)
 begin
     select raise(abort, 'next_run_at is not a time: write it in UTC, as 2026-11-16 03:00:00')
     where coalesce(strftime('%Y', new.next_run_at) between '1970' and '9999', 0) = 0;

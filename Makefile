@@ -1,0 +1,51 @@
+# Everything runs in a virtual environment of its own; a machine needs Python 3.11 or later and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+MINUTES ?= 10
+ROUNDS ?= 20
+
+.PHONY: demo test lint check soak faults mutants lock clean
+
+demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
+	$(BIN)/rota demo
+
+test: $(VENV)/ready-dev  ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready-dev  ## style, types, direction of imports
+	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+soak: $(VENV)/ready-run  ## two workers for MINUTES, with kills
+	$(BIN)/rota soak --minutes $(MINUTES)
+
+faults: $(VENV)/ready-dev  ## the fault tests, ROUNDS of each
+	ROTA_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/cluster
+
+mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
+	$(BIN)/python tools/mutants.py
+
+lock: $(VENV)/ready-dev  ## renew the pinned versions
+	$(BIN)/python tools/lock.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rota needs Python 3.11 or later; say: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/ready-run: $(VENV)/python requirements.lock pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready-run requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@

@@ -1,0 +1,87 @@
+"""The commands of `rota` and what they have in common: one sentence per error, exit codes for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from rota import Settings, __version__
+from rota.cli.demo import demo
+from rota.cli.load import load_app
+from rota.cli.run import run_replica
+from rota.cli.soak import soak
+from rota.errors import RotaError
+from rota.schema import SCHEMA, check_schema
+from rota.stores import open_store
+
+
+class _Commands(typer.Typer):
+    """Errors that rota raises on purpose end in one sentence, not in a traceback."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        try:
+            return super().__call__(*args, **kwargs)
+        except RotaError as error:
+            typer.secho(f"rota: {error}", fg="red", err=True)
+            sys.exit(1)
+
+
+app = _Commands(help="Run a service as many replicas as safely as if it were one.", no_args_is_help=True)
+app.command()(demo)
+app.command()(soak)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rota {__version__} (tables: version {SCHEMA})")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def run(
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the Rota is, e.g. billing.jobs:app")],
+    url: Annotated[str | None, typer.Option(help="Database, instead of the app's own or ROTA_URL")] = None,
+    name: Annotated[str | None, typer.Option(help="This replica's name, instead of host and process id")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+) -> None:
+    """Run an app as a replica until SIGTERM or Ctrl-C.
+
+    Example: ROTA_URL=postgresql://localhost/shop rota run shop.jobs:app
+    """
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(run_replica(load_app(target, url=url, replica=name)))
+
+
+@app.command()
+def migrate(
+    url: Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL")] = None,
+) -> None:
+    """Bring the tables up to date; safe while replicas run."""
+
+    async def go() -> list[str]:
+        store = open_store(Settings.load(url=url))
+        await store.open()
+        try:
+            return await check_schema(store, migrate=True)
+        finally:
+            await store.close()
+
+    applied = asyncio.run(go())
+    for name in applied:
+        typer.echo(f"applied {name}")
+    typer.echo(f"tables are at version {SCHEMA}")

@@ -1,0 +1,153 @@
+"""The end of an attempt on SQLite: recorded only with the token of its claim, with everything that hangs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import apsw
+
+from rota.errors import BadInput, RunLost
+from rota.settings import Settings
+from rota.store import Claim, Finished, Outcome
+from rota.stores.sqlite.base import SQLiteBase
+from rota.stores.sqlite.connection import translated
+from rota.stores.sqlite.runs import enqueue
+from rota.stores.sqlite.session import Session, encode
+from rota.stores.sqlite.times import shifted
+
+
+class Done(NamedTuple):
+    """An outcome that was accepted, with what the ledger knows of its run."""
+
+    outcome: Outcome
+    job_id: str
+    config_id: int | None
+    started_at: str
+
+
+class SQLiteFinish(SQLiteBase):
+    def __init__(self, settings: Settings, *, tag: str | None = None) -> None:
+        super().__init__(settings, tag=tag)
+        self._turn = asyncio.Lock()
+
+    async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
+        if not outcomes and not closed:
+            return Finished(accepted=frozenset(), lost=(), freed=False)
+        return await self.write(lambda db: _finish(db, outcomes, closed))
+
+    @asynccontextmanager
+    async def transaction(self, claim: Claim) -> AsyncIterator[tuple[Any, Callable[[Outcome], Any]]]:
+        # There is one writer at a time: those of this process wait here for each other, not at the file.
+        async with self._turn:
+            worker = self.new_worker()
+            try:
+                with translated(self.path):
+                    connection = await worker.run(_begin)
+
+                async def finish(outcome: Outcome) -> None:
+                    with translated(self.path):
+                        finished = await worker.run(lambda db: _finish_within(db, outcome))
+                    if outcome.id not in finished.accepted:
+                        raise RunLost(f"run {claim.id} was taken over; its transaction is rolled back")
+
+                yield connection, finish
+                with translated(self.path):
+                    await worker.run(lambda db: db.execute("commit") if db.connection.in_transaction else [])
+            finally:
+                # Closing rolls back what was not committed, also when the caller was cancelled while we began.
+                await asyncio.shield(worker.close())
+
+
+def _begin(db: Session) -> apsw.Connection:
+    assert isinstance(db.connection, apsw.Connection)
+    db.execute("begin immediate")
+    return db.connection
+
+
+def _finish_within(db: Session, outcome: Outcome) -> Finished:
+    if not db.connection.in_transaction:
+        raise BadInput("the handler ended the transaction that rota began: leave COMMIT and ROLLBACK to rota")
+    return _finish(db, [outcome], [])
+
+
+def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
+    now = db.now()
+    done = _record(db, outcomes, now)
+    if closed:
+        db.all("finish_runs.close", (encode(list(closed)),))
+    accepted = frozenset(d.outcome.id for d in done)
+    freed = False
+    if done:
+        freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
+        db.all("finish_runs.answer", (encode(list(accepted)),))
+        counted = [d for d in done if not d.outcome.released]
+        _count(db, [d for d in counted if d.config_id is not None])
+        _judge(db, counted, now)
+        if follow := [d.outcome.then for d in done if d.outcome.then]:
+            enqueue(db, follow)
+    rest = [(o.id, o.token) for o in outcomes if o.id not in accepted] if len(done) < len(outcomes) else []
+    known = {run_id for (run_id,) in db.each("finish_runs.already", rest)}
+    lost = tuple(run_id for run_id, _ in rest if run_id not in known)
+    return Finished(accepted=accepted, lost=lost, freed=freed)
+
+
+def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
+    """The outcomes whose run still has the token; retries are parked until their time."""
+    again = {o.id: shifted(now, o.delay) for o in outcomes if o.state == "queued"}
+    rows = [
+        (o.id, o.token, o.state, o.result, o.error, None if o.state == "queued" else now, again.get(o.id), o.released)
+        for o in outcomes
+    ]  # fmt: skip
+    recorded = {row[:2]: row[2:] for row in db.each("finish_runs", rows)}
+    done = []
+    for outcome in outcomes:
+        # Popped: of two outcomes for one run the first is recorded.
+        if (row := recorded.pop((outcome.id, outcome.token), None)) is not None:
+            done.append(Done(outcome, *row))
+    if again:
+        parked = [(again[d.outcome.id], d.outcome.id) for d in done if d.outcome.state == "queued"]
+        db.each("enqueue.delayed", parked)
+    return done
+
+
+def _free(db: Session, ids: list[int]) -> bool:
+    """Whether somebody waits for one of the slots that these held."""
+    freed = db.all("finish_runs.free", (encode(ids),)) if ids else []
+    if not freed:
+        return False
+    configs = {config_id for config_id, _ in freed if config_id is not None}
+    jobs = {job_id for _, job_id in freed if job_id is not None}
+    return bool(db.value("finish_runs.wanted", (encode(list(configs)), encode(list(jobs)))))
+
+
+def _count(db: Session, done: list[Done]) -> None:
+    """The metadata of the schedules."""
+    by_config: dict[int | None, list[Done]] = {}
+    for d in sorted(done, key=lambda d: d.started_at):
+        by_config.setdefault(d.config_id, []).append(d)
+    db.each("finish_runs.count", [
+        (
+            config_id, mine[-1].started_at, mine[-1].outcome.state,
+            sum(d.outcome.state != "queued" for d in mine), sum(d.outcome.state == "failed" for d in mine),
+            next((d.outcome.error for d in reversed(mine) if d.outcome.error is not None), None),
+        )
+        for config_id, mine in by_config.items()
+    ])  # fmt: skip
+
+
+def _judge(db: Session, done: list[Done], now: str) -> None:
+    """The breakers of the jobs."""
+    failures: dict[str, int] = {}
+    worked: set[str] = set()
+    for d in done:
+        failed = d.outcome.error is not None and d.outcome.state in ("failed", "queued")
+        failures[d.job_id] = failures.get(d.job_id, 0) + failed
+        if d.outcome.state == "succeeded":
+            worked.add(d.job_id)
+    db.each("finish_runs.judge", [
+        {"job_id": job_id, "failures": count, "worked": job_id in worked, "now": now}
+        for job_id, count in failures.items()
+    ])  # fmt: skip

@@ -1,0 +1,132 @@
+"""A replica's own thread, connection and locked file: the beat.
+
+A replica is dead when its file is not locked, or when its beat is stale. One that could not beat in time itself cannot
+tell whether the others were silent or the file was busy: it calls nobody stale. Its own age is read from the same row
+and by the same clock as theirs, so a suspended machine and a clock that jumps count as lateness of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from rota.errors import StoreUnavailable
+from rota.settings import Settings
+from rota.store import Lifeline, Pulse
+from rota.stores.sqlite import files
+from rota.stores.sqlite.connection import connect, translated
+from rota.stores.sqlite.session import Session
+from rota.stores.sqlite.times import seconds_until, shifted
+from rota.stores.sqlite.worker import Worker
+
+_TRIES, _RESUME_TRIES = 100, 20
+
+
+class SQLiteLifeline(Lifeline):
+    def __init__(self, path: str, settings: Settings) -> None:
+        self.replica_id = 0
+        self._path, self._settings = path, settings
+        self._worker = Worker(lambda: connect(path, settings.lease), "rota-lifeline")
+        self._lock: files.FileLock | None = None
+
+    async def enter(self, name: str, host: str, pid: int, jobs: str, tag: str) -> None:
+        """Take an id, lock its file, and only then show the row: nobody may find the row and the lock free."""
+        with translated(self._path):
+            self.replica_id = await self._take_lock()
+            values = (self.replica_id, name, host, pid, jobs, tag)
+            await self._worker.write(lambda db: db.all("join", (*values, db.clocks()[1])))
+
+    async def resume(self, replica_id: int) -> bool:
+        """Lock the file of this process's own incarnation again; false when its row is gone."""
+        path = files.lock_path(self._path, replica_id)
+        files.release_own(path)
+        with translated(self._path):
+            for _ in range(_RESUME_TRIES):
+                if self._lock_file(path):
+                    break
+                # Somebody looks at it, for a moment.
+                await asyncio.sleep(0.05)
+            else:
+                return False
+            if await self._worker.write(lambda db: db.all("join.resume", (replica_id, db.clocks()[1]))):
+                self.replica_id = replica_id
+                return True
+        self._release()
+        files.remove(self._path, (replica_id,))
+        return False
+
+    def _lock_file(self, path: str) -> bool:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = files.FileLock(path)
+        if not lock.take():
+            return False
+        self._lock = lock
+        return True
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    async def _take_lock(self) -> int:
+        for _ in range(_TRIES):
+            replica_id: int = await self._worker.write(lambda db: db.value("join.id"))
+            # Somebody may still hold a file of this name, from a database that was here before: the next id then.
+            if self._lock_file(files.lock_path(self._path, replica_id)):
+                return replica_id
+        raise StoreUnavailable(f"the files in {self._path}-replicas are locked by others: end those processes")
+
+    async def beat(self, *, holding: bool) -> Pulse:
+        try:
+            with translated(self._path):
+                async with asyncio.timeout(self._settings.lease):
+                    return await self._worker.write(lambda db: self._beat(db, holding))
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._path} was busy for {self._settings.lease} s: somebody holds a long write transaction"
+            ) from error
+
+    async def close(self) -> None:
+        self._release()
+        self._worker.stop()
+
+    def _beat(self, db: Session, holding: bool) -> Pulse:
+        now, real = db.clocks()
+        before = db.value("beat.before", (self.replica_id,))
+        if before is None:
+            return Pulse(alive=False)
+        db.all("beat", (self.replica_id, real))
+        if holding:
+            db.all("beat.renew", (self.replica_id, now))
+        punctual = before > shifted(real, -self._settings.lease)
+        caretaker = self._takes_care(db, real, punctual)
+        suspects, stale = self._look(db, real, punctual) if caretaker else ((), ())
+        [(ready, schedule, delayed)] = db.all("beat.news")
+        return Pulse(
+            alive=True,
+            cancelled=tuple(run_id for (run_id,) in db.all("beat.cancelled", (self.replica_id,))),
+            ready=bool(ready),
+            due_in=seconds_until(min((at for at in (schedule, delayed) if at), default=None), now),
+            caretaker=caretaker,
+            suspects=suspects,
+            stale=stale,
+        )
+
+    def _takes_care(self, db: Session, real: str, punctual: bool) -> bool:
+        """Whether this one is the caretaker, or becomes it because the last one is gone.
+
+        A row, not a locked file: a frozen caretaker would keep the file locked, and nobody could depose it.
+        """
+        [(holder, beat_at)] = db.all("beat.caretaker")
+        if holder == self.replica_id:
+            return True
+        stale = beat_at is None or (punctual and beat_at < shifted(real, -self._settings.dead_after))
+        if not stale and not files.is_free(files.lock_path(self._path, holder)):
+            return False
+        db.all("beat.take_care", (self.replica_id,))
+        return True
+
+    def _look(self, db: Session, real: str, punctual: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        rows = db.all("beat.look", (self.replica_id, shifted(real, -self._settings.dead_after)))
+        suspects = tuple(n for n, _ in rows if files.is_free(files.lock_path(self._path, n)))
+        return suspects, tuple(n for n, stale in rows if stale and punctual)

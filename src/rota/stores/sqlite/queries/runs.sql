@@ -1,0 +1,162 @@
+-- name: enqueue.ids
+update sqlite_sequence set seq = seq + ?1 where name = 'job_runs' returning seq
+
+-- name: enqueue
+insert into job_runs
+    (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+on conflict do nothing
+returning id, rank
+
+-- name: enqueue.existing
+select id from job_runs
+where job_id = ?1 and idempotency_key = ?2 and config_id is null and idempotency_key is not null
+    and substr(idempotency_key, 1, 9) <> 'schedule:'
+
+-- name: enqueue.limited
+select job_id from jobs where concurrency_limit > 0 and job_id in (select value from json_each(?1))
+
+-- name: enqueue.delayed
+insert into delayed (run_at, id) values (?1, ?2) on conflict do nothing
+
+-- name: enqueue.wait
+insert into waiting (rank, id, job_id, by_config, by_job) values (?1, ?2, ?3, 0, 1)
+
+-- name: enqueue.ready
+insert into ready (rank, id, job_id, slot) values (?1, ?2, ?3, 0)
+
+-- name: claim_runs.any
+select exists (select 1 from claims where token = ?1)
+    or exists (select 1 from ready where job_id in (select value from json_each(?2)))
+
+-- name: claim_runs.token
+select 1 from claims where token = ?1
+
+-- name: claim_runs.pop
+delete from ready
+where (rank, id) in (
+    select rank, id from ready where job_id in (select value from json_each(?1)) order by rank, id limit ?2)
+returning id, slot, rank
+
+-- name: claim_runs
+update job_runs
+set state = 'running', lock_token = :token, replica_id = :replica_id, attempt = attempt + 1, started_at = :now,
+    error = null, progress = null
+where id in (select value from json_each(:ids)) and state = 'queued'
+returning id, job_id, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id
+
+-- name: claim_runs.batch
+insert into claims (token, replica_id, ids) values (?1, ?2, ?3)
+
+-- name: claim_runs.hold
+update scheduler_locks
+set replica_id = ?1, expires_at = strftime('%Y-%m-%d %H:%M:%f000', ?2, timeout_seconds || ' seconds')
+where run_id in (select value from json_each(?3))
+
+-- name: claim_runs.again
+select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id, r.correlation_id,
+       exists (select 1 from scheduler_locks l where l.run_id = r.id), r.rank
+from claims c, json_each(c.ids) i
+join job_runs r on r.id = i.value and r.lock_token = c.token and r.state = 'running'
+where c.token = ?1
+order by r.rank, r.id
+
+-- name: finish_runs
+update job_runs
+set state = ?3, result = ?4, error = ?5, finished_at = ?6, run_at = coalesce(?7, run_at), attempt = attempt - ?8
+where id = ?1 and lock_token = ?2 and state = 'running'
+returning id, lock_token, job_id, config_id, started_at
+
+-- name: finish_runs.free
+delete from scheduler_locks where run_id in (select value from json_each(?1)) returning config_id, job_id
+
+-- name: finish_runs.wanted
+select exists (select 1 from waiting where by_config = 1 and config_id in (select value from json_each(?1)))
+    or exists (select 1 from waiting where by_job = 1 and job_id in (select value from json_each(?2)))
+
+-- name: finish_runs.close
+delete from claims where token in (select value from json_each(?1))
+
+-- name: finish_runs.answer
+delete from cancellations where run_id in (select value from json_each(?1))
+
+-- name: finish_runs.count
+insert into schedule_stats (config_id, last_run_at, last_state, run_count, failure_count, last_error)
+values (?1, ?2, ?3, ?4, ?5, ?6)
+on conflict (config_id) do update
+    set last_run_at = max(coalesce(last_run_at, ''), excluded.last_run_at), last_state = excluded.last_state,
+        run_count = run_count + excluded.run_count, failure_count = failure_count + excluded.failure_count,
+        last_error = coalesce(excluded.last_error, last_error)
+
+-- name: finish_runs.judge
+update jobs
+set consecutive_failures = case when :worked then 0 else consecutive_failures + :failures end,
+    breaker = case when :worked then 'closed'
+                   when breaker = 'half_open' or consecutive_failures + :failures >= breaker_failures then 'open'
+                   else breaker end,
+    breaker_changed_at = case
+        when :worked or breaker = 'half_open'
+            or (breaker = 'closed' and consecutive_failures + :failures >= breaker_failures) then :now
+        else breaker_changed_at end
+where job_id = :job_id and breaker_failures is not null
+    and (:failures > 0 or consecutive_failures > 0 or breaker <> 'closed')
+
+-- name: finish_runs.already
+-- Outcomes that an earlier call recorded, whose reply was lost.
+select id from job_runs where id = ?1 and lock_token = ?2 and state <> 'running'
+
+-- name: report_progress
+update job_runs set progress = ?3 where id = ?1 and lock_token = ?2 and state = 'running'
+
+-- name: get_runs
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from job_runs where id in (select value from json_each(?1)) order by id
+
+-- name: find_runs
+-- The conditions are put in by the caller, only those that narrow: SQLite plans once, for whatever is written here.
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from job_runs where /* conditions */ order by id desc limit :limit
+
+-- name: cancel_run.find
+select state, replica_id, rank, run_at from job_runs where id = ?1
+
+-- name: cancel_run
+update job_runs set state = 'cancelled', finished_at = ?2 where id = ?1
+
+-- name: cancel_run.ask
+insert into cancellations (run_id, replica_id, requested_at) values (?1, ?2, ?3) on conflict do nothing
+
+-- name: cancel_run.free
+delete from scheduler_locks where run_id = ?1
+
+-- name: cancel_run.ready
+delete from ready where rank = ?2 and id = ?1
+
+-- name: cancel_run.delayed
+delete from delayed where run_at = ?2 and id = ?1
+
+-- name: cancel_run.waiting
+delete from waiting where id = ?1
+
+-- name: retry_run.find
+select state, missed_count from job_runs where id = ?1
+
+-- name: retry_run
+update job_runs
+set state = 'queued', attempt = 0, losses = 0, run_at = ?2, reason = null, error = null, result = null,
+    finished_at = null
+where id = ?1
+
+-- name: prune.old
+-- In the order of their making, so that the reader can stop at the first one that is too young.
+select id, created_at < ?1, coalesce(finished_at < ?1, 0)
+       and (config_id is null or idempotency_key is null or idempotency_key <> (
+            select max(n.idempotency_key) from job_runs n where n.config_id = r.config_id))
+from job_runs r order by id
+
+-- name: prune
+delete from job_runs where id in (select value from json_each(?1))

@@ -1,0 +1,103 @@
+"""Replicas on SQLite: who is here, what is done about the dead, and how commits are heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from rota.store import Buried, Hint, Lifeline, ReplicaRow
+from rota.stores.sqlite import files
+from rota.stores.sqlite.base import SQLiteBase
+from rota.stores.sqlite.connection import connect, translated
+from rota.stores.sqlite.lifeline import SQLiteLifeline
+from rota.stores.sqlite.session import QUERIES, Session, encode
+from rota.stores.sqlite.times import from_text, shifted
+
+_KINDS: tuple[Hint, ...] = ("ready", "schedules", "cancel", "finished")
+_LISTEN_BUSY, _LISTEN_IDLE = 0.005, 0.02
+
+
+class SQLiteReplicas(SQLiteBase):
+    async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
+        lifeline = SQLiteLifeline(self.path, self.settings)
+        try:
+            if resume is None or not await lifeline.resume(resume):
+                await lifeline.enter(name, host, pid, encode(list(jobs)), self.tag)
+        except BaseException:
+            await lifeline.close()
+            raise
+        return lifeline
+
+    async def leave(self, replica_id: int) -> Buried:
+        def transition(db: Session) -> Buried:
+            db.all("bury.remove", (encode([replica_id]),))
+            return _free(db, [replica_id], losses=0)
+
+        return self._tidied(await self.write(transition))
+
+    async def bury(self, dead: Sequence[int]) -> Buried:
+        def transition(db: Session) -> Buried:
+            # Looked at once more: one that came back holds its lock and beats.
+            deadline = shifted(db.clocks()[1], -self.settings.dead_after)
+            gone = [
+                replica_id
+                for replica_id, stale in db.all("bury.replicas", (encode(list(dead)), deadline))
+                if stale or files.is_free(files.lock_path(self.path, replica_id))
+            ]
+            db.all("bury.remove", (encode(gone),))
+            return _free(db, gone, losses=1)
+
+        def nothing(db: Session) -> Buried | None:
+            return None if dead or db.value("bury.any", (db.now(),)) else Buried()
+
+        return self._tidied(await self.write(transition, unless=nothing))
+
+    def _tidied(self, buried: Buried) -> Buried:
+        files.remove(self.path, buried.replicas)
+        return buried
+
+    async def list_replicas(self) -> list[ReplicaRow]:
+        return [
+            ReplicaRow(id=i, name=n, host=h, pid=p, jobs=tuple(msgspec.json.decode(jobs)),
+                       started_at=from_text(started), beat_at=from_text(beat))
+            for i, n, h, p, jobs, started, beat in await self.rows("list_replicas")
+        ]  # fmt: skip
+
+    async def hint(self, kind: Hint) -> None:
+        """Nothing to do: the commit that the hint is about was the hint."""
+
+    async def listen(self, heard: Callable[[Hint], None]) -> None:
+        with translated(self.path):
+            connection = await asyncio.to_thread(connect, self.path)
+            try:
+                before, pause = None, _LISTEN_BUSY
+                while True:
+                    version = connection.execute(QUERIES["hint.version"]).fetchall()
+                    pause = _LISTEN_BUSY if version != before else min(pause * 1.1, _LISTEN_IDLE)
+                    if version != before:
+                        before = version
+                        for kind in _KINDS:
+                            heard(kind)
+                    await asyncio.sleep(pause)
+            finally:
+                connection.close()
+
+
+def _free(db: Session, ids: list[int], losses: int) -> Buried:
+    """What these held, and what nobody holds any more, goes back."""
+    now, dead = db.now(), encode(ids)
+    claimed: list[tuple[int, int]] = []
+    for token, runs in db.all("bury.claims", (dead,)):
+        claimed += [(run_id, token) for run_id in msgspec.json.decode(runs)]
+    values: dict[str, Any] = {"now": now, "losses": losses, "claimed": encode(claimed)}
+    back = db.all("bury.runs", values)
+    requeued = tuple(run_id for run_id, state in back if state == "queued")
+    cancelled = tuple(run_id for run_id, state in back if state == "cancelled")
+    db.all("bury.answer", (encode(requeued + cancelled), dead))
+    db.all("bury.keep", (encode(requeued),))
+    db.all("bury.free", (encode(cancelled), now))
+    db.all("bury.ready", (encode(requeued),))
+    return Buried(replicas=tuple(ids), requeued=requeued, cancelled=cancelled)

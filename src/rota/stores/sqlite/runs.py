@@ -1,0 +1,223 @@
+"""Runs on SQLite: made, claimed, looked at, cancelled, retried, pruned. How they end is in finish.py."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from rota.errors import BadInput, NotFound, WrongState
+from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
+from rota.stores.sqlite.base import SQLiteBase
+from rota.stores.sqlite.connection import translated
+from rota.stores.sqlite.session import QUERIES, Session, encode
+from rota.stores.sqlite.times import optional_time, shifted, to_text
+
+_CONDITIONS = {
+    "job_id": "job_id = :job_id",
+    "config_id": "config_id = :config_id",
+    "states": "state in (select value from json_each(:states))",
+    "correlation_id": "correlation_id = :correlation_id",
+    "key_prefix": "substr(idempotency_key, 1, length(:key_prefix)) = :key_prefix",
+    "since": "created_at >= :since",
+}
+
+
+class SQLiteRuns(SQLiteBase):
+    async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
+        if connection is not None:
+            # In the caller's transaction, and in its thread: its connection may belong to it.
+            with translated(self.path):
+                return _enqueue_within(_session_of(connection, self.path), runs)
+        if not runs:
+            return []
+        return await self.write(lambda db: enqueue(db, runs))
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+        names = encode(list(jobs))
+
+        def transition(db: Session) -> list[Claim]:
+            if db.value("claim_runs.token", (token,)):
+                return _claimed_before(db, token)
+            return _claim(db, replica_id, token, names, limit)
+
+        return await self.write(
+            transition, unless=lambda db: None if db.value("claim_runs.any", (token, names)) else []
+        )
+
+    async def report_progress(self, items: Sequence[tuple[int, int, str]]) -> None:
+        if items:
+            await self.write(lambda db: db.each("report_progress", items))
+
+    async def get_runs(self, ids: Sequence[int]) -> list[RunRow]:
+        return await self.read(lambda db: db.structs(RunRow, "get_runs", (encode(list(ids)),)))
+
+    async def find_runs(self, which: RunFilter) -> list[RunRow]:
+        values = {name: getattr(which, name) for name in _CONDITIONS if getattr(which, name) is not None}
+        conditions = " and ".join(_CONDITIONS[name] for name in values) or "true"
+        if which.states is not None:
+            values["states"] = encode(list(which.states))
+        if which.since is not None:
+            values["since"] = to_text(which.since)
+        sql = QUERIES["find_runs"].replace("/* conditions */", conditions)
+        return await self.read(lambda db: db.structs(RunRow, "find_runs", values | {"limit": which.limit}, sql))
+
+    async def cancel_run(self, run_id: int) -> State:
+        def transition(db: Session) -> State:
+            found = db.all("cancel_run.find", (run_id,))
+            if not found:
+                raise NotFound(f"there is no run {run_id}")
+            state: State
+            [(state, replica_id, rank, run_at)] = found
+            if state == "running":
+                db.all("cancel_run.ask", (run_id, replica_id, db.now()))
+            if state != "queued":
+                return state
+            db.all("cancel_run", (run_id, db.now()))
+            db.all("cancel_run.free", (run_id,))
+            db.all("cancel_run.ready", (run_id, rank))
+            db.all("cancel_run.delayed", (run_id, run_at))
+            db.all("cancel_run.waiting", (run_id,))
+            return "cancelled"
+
+        return await self.write(transition)
+
+    async def retry_run(self, run_id: int) -> State:
+        def transition(db: Session) -> State:
+            found = db.all("retry_run.find", (run_id,))
+            if not found:
+                raise NotFound(f"there is no run {run_id}")
+            [(state, missed_count)] = found
+            if state not in ("failed", "cancelled", "skipped") or missed_count is not None:
+                why = "stands for several missed ticks" if missed_count is not None else f"is {state}"
+                raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
+            now = db.now()
+            db.all("retry_run", (run_id, now))
+            db.all("enqueue.delayed", (now, run_id))
+            return "queued"
+
+        return await self.write(transition)
+
+    async def prune(self, keep_days: float, limit: int) -> int:
+        def old(db: Session, most: int) -> list[int]:
+            assert isinstance(db.connection, apsw.Connection)
+            found: list[int] = []
+            before = shifted(db.now(), -86400 * keep_days)
+            for run_id, may_be_old, is_old in db.connection.execute(QUERIES["prune.old"], (before,)):
+                if not may_be_old or len(found) >= most:
+                    break
+                if is_old:
+                    found.append(run_id)
+            return found
+
+        def transition(db: Session) -> int:
+            ids = old(db, limit)
+            db.all("prune", (encode(ids),))
+            return len(ids)
+
+        return await self.write(transition, unless=lambda db: None if old(db, 1) else 0)
+
+
+def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
+    """Make runs in the transaction that `db` is in."""
+    ids, now = db.new_ids(len(runs)), db.now()
+    times = [to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now for r in runs]
+    rows = [
+        (
+            n,
+            r.job_id,
+            r.key,
+            str(n) if r.correlation_id is None else r.correlation_id,
+            r.parent_id,
+            r.parameters,
+            r.priority,
+            at,
+            now,
+        )
+        for n, r, at in zip(ids, runs, times, strict=True)
+    ]
+    ranks: dict[int, int] = dict(db.each("enqueue", rows))
+    limited = {job for (job,) in db.all("enqueue.limited", (encode(list({r.job_id for r in runs})),))}
+    made = [(ranks[n], n, r.job_id, at) for n, r, at in zip(ids, runs, times, strict=True) if n in ranks]
+    db.each("enqueue.delayed", [(at, n) for _, n, _, at in made if at > now])
+    db.each("enqueue.wait", [(k, n, job) for k, n, job, at in made if at <= now and job in limited])
+    db.each("enqueue.ready", [(k, n, job) for k, n, job, at in made if at <= now and job not in limited])
+    return [
+        Enqueued(id=n, created=True)
+        if n in ranks
+        else Enqueued(id=db.value("enqueue.existing", (r.job_id, r.key)), created=False)
+        for n, r in zip(ids, runs, strict=True)
+    ]
+
+
+def _session_of(connection: Any, path: str) -> Session:
+    if not isinstance(connection, apsw.Connection | sqlite3.Connection):
+        raise BadInput(f"connection must be an apsw or sqlite3 connection, not {type(connection).__name__}")
+    session = Session(connection)
+    file = next((file for _, name, file in session.execute("pragma database_list") if name == "main"), "")
+    if not (os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)):
+        raise BadInput(f"connection is open on {file or 'memory'}, not on rota's file {path}")
+    return session
+
+
+def _enqueue_within(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
+    """All or none, as a part of the caller's transaction; without one, in one of its own."""
+    if not runs:
+        return []
+    if not db.connection.in_transaction:
+        db.execute("begin immediate")
+        undo, done = "rollback", "" if _begins_by_itself(db.connection) else "commit"
+    else:
+        db.execute("savepoint rota_enqueue")
+        undo, done = "rollback to rota_enqueue", "release rota_enqueue"
+    try:
+        made = enqueue(db, runs)
+    except BaseException:
+        if db.connection.in_transaction:
+            db.execute(undo)
+            if undo != "rollback":
+                db.execute(done)
+        raise
+    if done:
+        db.execute(done)
+    return made
+
+
+def _begins_by_itself(connection: apsw.Connection | sqlite3.Connection) -> bool:
+    """The standard library, unless told otherwise, begins for the caller and leaves the commit to it."""
+    return (
+        isinstance(connection, sqlite3.Connection)
+        and connection.isolation_level is not None
+        and getattr(connection, "autocommit", -1) is not True
+    )
+
+
+def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> list[Claim]:
+    popped = {n: (rank, bool(slot)) for n, slot, rank in db.all("claim_runs.pop", (names, limit))}
+    now = db.now()
+    rows = db.all(
+        "claim_runs",
+        {"token": token, "replica_id": replica_id, "now": now, "ids": encode(list(popped))},
+    )
+    if not rows:
+        return []
+    db.all("claim_runs.batch", (token, replica_id, encode([row[0] for row in rows])))
+    if held := [row[0] for row in rows if popped[row[0]][1]]:
+        db.all("claim_runs.hold", (replica_id, now, encode(held)))
+    rows.sort(key=lambda row: (popped[row[0]][0], row[0]))
+    return [
+        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=optional_time(d),
+              config_id=c, correlation_id=o, slot=popped[i][1], rank=popped[i][0])
+        for i, j, a, n, p, k, d, c, o in rows
+    ]  # fmt: skip
+
+
+def _claimed_before(db: Session, token: int) -> list[Claim]:
+    return [
+        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=optional_time(d),
+              config_id=c, correlation_id=o, slot=bool(s), rank=r)
+        for i, j, a, n, p, k, d, c, o, s, r in db.all("claim_runs.again", (token,))
+    ]  # fmt: skip

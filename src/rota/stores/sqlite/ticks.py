@@ -1,0 +1,139 @@
+"""Ticks on SQLite: due schedules become runs, delayed runs become ready, waiting runs get slots.
+
+Each is one write transaction, so what was read cannot change before it is written: the write lock is the row lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from rota.errors import StaleWrite
+from rota.store import Decide, Decision, DueSchedule, Fired, Tick
+from rota.stores.sqlite.base import SQLiteBase
+from rota.stores.sqlite.session import Session, encode
+from rota.stores.sqlite.times import from_text, optional_text, optional_time, to_text
+
+
+class SQLiteTicks(SQLiteBase):
+    async def fire_due(
+        self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
+    ) -> Fired:
+        which = {"jobs": encode(list(jobs)), "leave": encode(list(leave))}
+
+        def transition(db: Session) -> Fired:
+            now = db.now()
+            due, contended = _due(db, which | {"now": now, "limit": limit, "advisory": advisory})
+            if not due:
+                return Fired(contended=contended)
+            return _write(db, now, decide(from_text(now), due), contended)
+
+        return await self.write(
+            transition,
+            unless=lambda db: None if db.value("fire_due.any", which | {"now": db.now()}) else Fired(),
+        )
+
+    async def promote_due(self, limit: int) -> int:
+        def transition(db: Session) -> int:
+            ids = [run_id for (run_id,) in db.all("promote_due", (db.now(), limit))]
+            db.all("promote_due.ready", (encode(ids),))
+            db.all("promote_due.wait", (encode(ids),))
+            return len(ids)
+
+        return await self.write(transition, unless=lambda db: None if db.value("promote_due.any", (db.now(),)) else 0)
+
+    async def admit_waiting(self) -> int:
+        def transition(db: Session) -> int:
+            now = db.now()
+            ids = _admissible(db, now)
+            db.all("admit_waiting.slots", (encode(ids), now))
+            db.all("admit_waiting.ready", (encode(ids),))
+            db.all("admit_waiting", (encode(ids),))
+            return len(ids)
+
+        return await self.write(transition, unless=lambda db: None if _admissible(db, db.now()) else 0)
+
+
+def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[int, ...]]:
+    """The schedules to decide on, and those that an operator holds."""
+    due, contended = [], []
+    for (
+        schedule_id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
+        parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, next_run_at, paused_at,
+        resumed_at, version, held, waiting, job_limited, breaker, breaker_changed_at, pause, is_contended,
+    ) in db.all("fire_due.claim", values):  # fmt: skip
+        if is_contended:
+            contended.append(schedule_id)
+            continue
+        tripped = optional_time(breaker_changed_at)
+        due.append(DueSchedule(
+            id=schedule_id, job_id=job_id, name=name, cron=cron, timezone=timezone, enabled=bool(enabled),
+            priority=priority, concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds,
+            parameters=parameters, overlap=overlap, catch_up=catch_up, catch_up_limit=catch_up_limit,
+            skip_if_older_than_seconds=skip_if_older_than_seconds, version=version,
+            next_run_at=optional_time(next_run_at), paused_at=optional_time(paused_at),
+            resumed_at=optional_time(resumed_at), held=held, waiting=waiting, job_limited=bool(job_limited),
+            breaker=breaker, breaker_retry_at=tripped and tripped + timedelta(seconds=pause),
+        ))  # fmt: skip
+    return due, tuple(contended)
+
+
+def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[int, ...]) -> Fired:
+    ticks = [(decision.schedule, tick) for decision in decisions for tick in decision.ticks]
+    made, ready, runs = _write_ticks(db, now, ticks) if ticks else (0, 0, 0)
+    if stopping := [d.schedule.id for d in decisions if d.cancel_running]:
+        db.all("fire_due.cancel", (encode(stopping), now))
+    if probing := [d.schedule.job_id for d in decisions if d.probe]:
+        db.all("fire_due.probe", (encode(probing), now))
+    frontier = [(d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason) for d in decisions]
+    if len(db.each("fire_due.advance", frontier)) != len(decisions):
+        raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
+    started = [tick.due_at for _, tick in ticks if tick.place == "ready"]
+    return Fired(
+        schedules=len(decisions),
+        runs=runs,
+        ready=ready,
+        skipped=made - runs,
+        contended=contended,
+        invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
+        lateness=(from_text(now) - min(started)).total_seconds() if started else 0.0,
+    )
+
+
+def _write_ticks(db: Session, now: str, ticks: list[tuple[DueSchedule, Tick]]) -> tuple[int, int, int]:
+    """How many were made, of these how many are ready, and how many will run at all."""
+    ids = db.new_ids(len(ticks))
+    rows = [
+        (n, s.job_id, s.id, t.key, s.parameters, s.priority, "skipped" if t.place == "none" else "queued", t.reason,
+         to_text(t.due_at), optional_text(t.missed_from), optional_text(t.missed_to), t.missed_count, now,
+         now if t.place == "none" else None)
+        for n, (s, t) in zip(ids, ticks, strict=True)
+    ]  # fmt: skip
+    ranks: dict[int, int] = dict(db.each("fire_due.write", rows))
+    made = [(ranks[n], n, s, t) for n, (s, t) in zip(ids, ticks, strict=True) if n in ranks]
+    ready = [(rank, n, s) for rank, n, s, t in made if t.place == "ready"]
+    wait = [(rank, n, s) for rank, n, s, t in made if t.place == "waiting"]
+    limited = [(s.id, n, s.lock_timeout_seconds, now) for _, n, s in ready if s.concurrency_limit > 0]
+    db.each("fire_due.ready", [(rank, n, s.job_id, s.concurrency_limit > 0) for rank, n, s in ready])
+    db.each(
+        "fire_due.wait",
+        [(rank, n, s.job_id, s.id, s.concurrency_limit > 0, s.job_limited) for rank, n, s in wait],
+    )
+    db.each("fire_due.slot", limited)
+    return len(made), len(ready), len(ready) + len(wait)
+
+
+def _admissible(db: Session, now: str) -> list[int]:
+    """The waiting runs for which every slot they need is free, best rank first."""
+    by_schedule: dict[int, bool] = {}
+    for schedule_id, free in db.all("admit_waiting.schedules", (now,)):
+        if free > 0:
+            by_schedule |= dict(db.all("admit_waiting.of_schedule", (schedule_id, free)))
+    by_job: dict[int, bool] = {}
+    for job_id, free in db.all("admit_waiting.jobs", (now,)):
+        if free > 0:
+            by_job |= dict(db.all("admit_waiting.of_job", (job_id, free)))
+    return [run_id for run_id, also_job in by_schedule.items() if not also_job or run_id in by_job] + [
+        run_id for run_id, also_config in by_job.items() if not also_config
+    ]

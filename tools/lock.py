@@ -1,0 +1,21 @@
+"""Renew requirements.lock and requirements-dev.lock: every version and hash that `make` installs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+COMPILE = [
+    sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--upgrade",
+    "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "pyproject.toml",
+]  # fmt: skip
+RUN = ["--extra", "cli", "--group", "build"]
+
+
+def main() -> None:
+    subprocess.run([*COMPILE, *RUN, "-o", "requirements.lock"], check=True)
+    subprocess.run([*COMPILE, *RUN, "--extra", "embedded", "--group", "dev", "-o", "requirements-dev.lock"], check=True)
+
+
+if __name__ == "__main__":
+    main()
