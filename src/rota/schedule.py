@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rota.errors import BadInput, BadParameters
+from rota.errors import BadInput, BadParameters, StaleWrite
 from rota.job import check_priority
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
@@ -16,6 +16,9 @@ from rota.timetable import timetable
 
 if TYPE_CHECKING:
     from rota.app import Rota
+
+
+_EDITABLE = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
 def declaration(
@@ -102,7 +105,15 @@ class Schedule:
         if "skip_if_older_than" in changes:
             changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
             changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
-        self.row = await self._app.store.update_schedule(self.row.id, self.row.version, changes)
+        while True:
+            read = self.row
+            try:
+                self.row = await self._app.store.update_schedule(read.id, read.version, changes)
+                return
+            except StaleWrite:
+                # The scheduler moves the version on with every tick; only another editor's change is a conflict.
+                if _edited(read) != _edited(await self.refresh()):
+                    raise
 
     async def pause(self) -> None:
         """No more ticks; those of the pause are recorded as skipped when it is resumed."""
@@ -135,6 +146,10 @@ class Schedule:
     def key(self, due_at: datetime) -> str:
         """The idempotency key of the tick at that instant."""
         return tick_key(due_at)
+
+
+def _edited(row: ScheduleRow) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in _EDITABLE)
 
 
 def _declared(changes: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TypedDict
 
 from rota import Context, Retry, Rota
 
-CHILDREN = 3
+CHILDREN = 5
 
 app = Rota()
 _trace = os.open(os.environ.get("ROTA_TEST_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -59,7 +59,7 @@ async def brief(ctx: Context) -> Holder:
 @app.job()
 async def steady(ctx: Context) -> Holder:
     with traced(ctx) as me:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         return me
 
 
@@ -73,7 +73,7 @@ def plain(ctx: Context) -> Holder:
 @app.job()
 async def child(ctx: Context, of: int) -> Holder:
     with traced(ctx) as me:
-        await asyncio.sleep(random.uniform(0, 0.3))
+        await asyncio.sleep(random.uniform(0, 0.8))
         return me
 
 

@@ -1,0 +1,306 @@
+"""A cluster of real processes on one database, the schedules they live by, and what can be done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rota import Rota, StoreUnavailable
+from tests.cluster.judge import Schedule, judge
+from tests.harness import execute
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = int(os.environ.get("ROTA_ROUNDS", "20"))
+BEAT, LEASE, DEAD_AFTER = 0.2, 0.6, 1.0
+SETTINGS = {"ROTA_BEAT": str(BEAT), "ROTA_LEASE": str(LEASE), "ROTA_DEAD_AFTER": str(DEAD_AFTER)}
+
+SCHEDULES = [
+    Schedule("brief", "skip", "every 1s"),
+    Schedule("brief", "free", "every 1s", limit=0, catch_up="all"),
+    Schedule("steady", "queue", "every 1s", overlap="queue", catch_up="all"),
+    Schedule("steady", "two", "every 2s", limit=2, overlap="queue_one"),
+    Schedule("plain", "zoned", "*/2 * * * * *", zone="Australia/Lord_Howe", limit=0),
+    Schedule("parent", "default", "every 1s", overlap="queue"),
+    Schedule("ledger", "default", "every 1s", overlap="queue", catch_up="all"),
+]
+
+
+def new_random() -> random.Random:
+    """Reproducible: pytest shows the seed of a test that failed, ROTA_SEED brings it back."""
+    seed = os.environ.get("ROTA_SEED") or str(random.SystemRandom().randrange(10**9))
+    print(f"ROTA_SEED={seed}")
+    return random.Random(seed)
+
+
+async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+    """Ask until the answer is true; a database that is away for a moment is asked again."""
+    deadline, answer = time.monotonic() + seconds, None
+    while time.monotonic() < deadline:
+        answer = await check()
+        if answer:
+            return answer
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within {seconds:g} s: {what} (last answer: {answer!r})")
+
+
+@dataclass
+class Process:
+    """One replica."""
+
+    process: asyncio.subprocess.Process
+    stderr: Path
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _reader: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def spawn(cls, folder: Path, number: int, **environment: str) -> Process:
+        stderr = folder / f"stderr-{number}"
+        with open(stderr, "wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.cluster.replica", cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))}
+                | {"ROTA_REPLICA": f"r{number}"} | environment,
+            )  # fmt: skip
+        made = cls(process, stderr)
+        made._reader = asyncio.create_task(made._read())
+        return made
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            async with self._news:
+                self.events.append(json.loads(line))
+                self._news.notify_all()
+        async with self._news:
+            self.events.append({"event": "Gone"})
+            self._news.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def replica_id(self) -> int:
+        """Of its present incarnation."""
+        return max([e["replica_id"] for e in self.events if e["event"] == "ReplicaJoined"], default=0)
+
+    def saw(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    async def said(self, kind: str, *, count: int = 1, seconds: float = 20.0) -> dict[str, Any]:
+        """Wait for its n-th event of a kind."""
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(lambda: len(self.saw(kind)) >= count or self.saw("Gone"))
+        except TimeoutError:
+            raise AssertionError(f"no {kind} from {self.pid} within {seconds:g} s: {self.events[-5:]}") from None
+        if len(self.saw(kind)) < count:
+            raise AssertionError(f"no {kind} from {self.pid}, it is gone: {self.stderr.read_text()[-2000:]}")
+        return self.saw(kind)[count - 1]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def gone(self, seconds: float = 20.0) -> int:
+        async with asyncio.timeout(seconds):
+            assert self._reader is not None
+            await self._reader
+            return await self.process.wait()
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.gone()
+
+    async def terminate(self, seconds: float = 20.0) -> int:
+        """Gracefully; its exit status."""
+        if self.process.returncode is None:
+            self.send(signal.SIGTERM)
+        return await self.gone(seconds)
+
+
+class Cluster:
+    """Some replicas on one database. What happened to it is judged at the end."""
+
+    def __init__(self, url: str, folder: Path, *, via: str | None = None, **environment: str) -> None:
+        self.url, self._folder = url, folder
+        self.trace = folder / "trace"
+        self.trace.touch()
+        self._environment = {"ROTA_URL": via or url, "ROTA_TEST_TRACE": str(self.trace)} | SETTINGS | environment
+        self.schedules: list[Schedule] = []
+        self.replicas: list[Process] = []
+        self.all: list[Process] = []
+
+    # -- before and after --------------------------------------------------------------------------
+
+    async def lay_out(self, schedules: Sequence[Schedule] = SCHEDULES) -> None:
+        """The tables, and schedules whose first tick is known."""
+        async with Rota(self.url).client():
+            pass
+        schema = "" if self.url.startswith("sqlite") else "public."
+        await execute(self.url, f"create table {schema}effects (run_id bigint not null, attempt integer not null)")
+        soon = datetime.now(UTC) + timedelta(seconds=2)
+        first = soon.replace(microsecond=0, second=soon.second // 2 * 2)
+        for schedule in schedules:
+            await self.add_schedule(schedule, first)
+
+    async def add_schedule(self, schedule: Schedule, first: datetime) -> None:
+        zone = f"'{schedule.zone}'" if schedule.zone else "null"
+        await execute(
+            self.url,
+            "insert into scheduler_configs "
+            "(job_id, name, cron, timezone, concurrency_limit, overlap, catch_up, next_run_at) "
+            f"values ('{schedule.job}', '{schedule.name}', '{schedule.cron}', {zone}, {schedule.limit}, "
+            f"'{schedule.overlap}', '{schedule.catch_up}', '{first:%Y-%m-%dT%H:%M:%SZ}')",
+        )
+        schedule.first = first
+        self.schedules.append(schedule)
+
+    async def spawn(self, **environment: str) -> Process:
+        """One more replica, not ready yet."""
+        made = await Process.spawn(self._folder, len(self.all), **self._environment | environment)
+        self.replicas.append(made)
+        self.all.append(made)
+        return made
+
+    async def start(self, count: int = 3, **environment: str) -> list[Process]:
+        made = [await self.spawn(**environment) for _ in range(count)]
+        for replica in made:
+            await replica.said("Ready")
+        return made
+
+    async def replace(self, replica: Process, **environment: str) -> Process:
+        """A new one for one that is gone."""
+        self.replicas.remove(replica)
+        [made] = await self.start(1, **environment)
+        return made
+
+    async def close(self) -> None:
+        for replica in self.all:
+            await replica.kill()
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    async def sql(self, text: str) -> list[tuple[Any, ...]]:
+        return await execute(self.url, text)
+
+    async def value(self, text: str) -> Any:
+        return (await self.sql(text))[0][0]
+
+    def traced(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.trace.read_text().splitlines()]
+
+    def executing(self, replica: Process) -> bool:
+        """It is inside a handler."""
+        lines = [line for line in self.traced()[-200:] if line["pid"] == replica.pid]
+        return sum(line["phase"] == "start" for line in lines) > sum(line["phase"] == "end" for line in lines)
+
+    async def enqueue(self, job: str, **parameters: Any) -> int:
+        """From outside, as a service that runs nothing would do it."""
+        from tests.cluster import service
+
+        app = Rota(self.url)
+        made = app.add_job(service.app.jobs[job].fn, job, service.app.jobs[job].policies)
+        async with app.client():
+            return (await made.enqueue(**parameters)).id
+
+    async def run(self, run_id: int) -> dict[str, Any]:
+        names = ("state", "attempt", "losses", "replica_id", "error", "result")
+        [row] = await self.sql(f"select {', '.join(names)} from job_runs where id = {run_id}")
+        return dict(zip(names, row, strict=True))
+
+    async def reached(self, run_id: int, state: str, seconds: float = 20.0) -> dict[str, Any]:
+        async def look() -> dict[str, Any] | None:
+            row = await self.run(run_id)
+            return row if row["state"] == state else None
+
+        found: dict[str, Any] = await until(f"run {run_id} is {state}", look, seconds)
+        return found
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def settle(self, seconds: float = 30.0) -> None:
+        """No more ticks; wait until all runs have ended; stop gracefully; nothing may be left behind."""
+        await self.sql("update scheduler_configs set enabled = false")
+
+        async def active() -> bool:
+            return not await self.sql("select id from job_runs where state in ('queued', 'running') limit 1")
+
+        try:
+            await until("all runs have ended", active, seconds)
+        except AssertionError as error:
+            stuck = await self.sql(
+                "select id, job_id, state, attempt, losses, replica_id from job_runs where state in ('queued', 'running')"
+            )
+            places = {t: await self.sql(f"select * from {t}") for t in (*PLACES, "replicas")}
+            raise AssertionError(f"{error}: {stuck}\n{places}") from None
+        await self.stop()
+
+    async def stop(self) -> None:
+        codes = await asyncio.gather(*(replica.terminate() for replica in self.replicas))
+        assert set(codes) <= {0}, f"exit codes {codes}: {[r.stderr.read_text()[-1500:] for r in self.replicas]}"
+        for table in (*PLACES, "replicas"):
+            left = await self.sql(f"select * from {table}")
+            assert not left, f"left in {table}: {left}"
+
+    async def verdict(self) -> None:
+        """Settle, then judge the whole history."""
+        await self.settle()
+        complaints = judge(await self._ledger(), self.schedules, self.traced())
+        for replica in self.all:
+            text = replica.stderr.read_text()
+            if "Traceback" in text or "Warning" in text or "Task " in text:
+                complaints.append(f"stderr of {replica.pid}: {text[-1500:]}")
+        assert not complaints, "\n".join(complaints[:40])
+
+    async def _ledger(self) -> dict[str, list[dict[str, Any]]]:
+        columns = {
+            "job_runs": "id, job_id, config_id, idempotency_key, parent_id, state, reason, attempt, losses, due_at, "
+            "missed_from, missed_to, missed_count, replica_id, started_at, finished_at, result, error",
+            "scheduler_configs": "id, job_id, name, next_run_at, invalid_reason",
+            "schedule_stats": "config_id, run_count, failure_count",
+            "effects": "run_id, attempt",
+        }
+        return {
+            table: [dict(zip(names.split(", "), row, strict=True)) for row in await self.sql(f"select {names} from {table}")]
+            for table, names in columns.items()
+        }
+
+    def count(self, kind: str) -> int:
+        return sum(len(replica.saw(kind)) for replica in self.all)
+
+
+PLACES = ("ready", "delayed", "waiting", "claims", "scheduler_locks", "cancellations")
+
+
+@asynccontextmanager
+async def cluster(url: str, folder: Path, *, count: int = 3, via: str | None = None, **environment: str) -> AsyncIterator[Cluster]:
+    """A cluster at work."""
+    made = Cluster(url, folder, via=via, **environment)
+    try:
+        await made.lay_out()
+        await made.start(count)
+        yield made
+    finally:
+        await made.close()
+
+
+async def patiently(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """Whatever it takes, while the database comes and goes."""
+    while True:
+        try:
+            return await attempt()
+        except (StoreUnavailable, OSError):
+            await asyncio.sleep(0.05)

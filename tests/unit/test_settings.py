@@ -1,0 +1,44 @@
+"""Settings: from code and environment, validated once, errors with the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.errors import Misconfigured
+from rota.settings import Settings
+
+
+def test_code_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {"ROTA_BEAT": "0.5", "ROTA_THREADS": "3", "ROTA_HINTS": "off"}
+    settings = Settings.load(environ, threads=4)
+    assert (settings.beat, settings.threads, settings.hints, settings.concurrency) == (0.5, 4, False, 100)
+
+
+@pytest.mark.parametrize("name", ["ROTA_SCHEDULER_ADVISORY_LOCKS", "WORKFLOW_SCHEDULER_ADVISORY_LOCKS"])
+def test_the_flag_of_the_advisory_locks_is_read_under_both_names(name: str) -> None:
+    assert Settings.load({}).scheduler_advisory_locks is True
+    assert Settings.load({name: "false"}).scheduler_advisory_locks is False
+    assert Settings.load({name: "on"}).scheduler_advisory_locks is True
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"url": "mysql://secret:pw@host/db"}, "neither sqlite:///FILE nor postgresql://"),
+        ({"beat": 0}, "beat must be above 0"),
+        ({"beat": 3.0}, "a replica must stop trusting itself before the others give it up"),
+        ({"shutdown_timeout": -1}, "must not be below 0"),
+        ({"replica": " "}, "must have a name"),
+        ({"colour": "red"}, "unknown setting 'colour'; there are: url,"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_in_a_sentence(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(Misconfigured, match=complaint) as caught:
+        Settings.load({}, **given)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "text"), [("ROTA_BEAT", "fast"), ("ROTA_HINTS", "maybe"), ("ROTA_THREADS", "1.5")])
+def test_an_environment_variable_that_cannot_be_read_is_named(name: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=f"{name}='{text}'"):
+        Settings.load({name: text})
