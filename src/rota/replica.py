@@ -13,12 +13,12 @@ import asyncio
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 from rota.caretaker import SECOND_LOOK, Caretaker
+from rota.clock import steady
 from rota.errors import RotaError, StoreUnavailable
 from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft
 from rota.scheduler import Scheduler
@@ -54,7 +54,7 @@ class Heart(Service):
 
     async def step(self) -> float | None:
         replica, settings = self._replica, self._replica.settings
-        sent = time.monotonic()
+        sent = steady()
         try:
             if self._lifeline is None:
                 self._lifeline = await replica.store.join(
@@ -70,6 +70,7 @@ class Heart(Service):
             await self.stop()
             raise
         if not pulse.alive:
+            replica.trusted_until = 0.0
             await self.stop()
             return 0
         replica.trusted_until = sent + settings.lease
@@ -128,7 +129,7 @@ class Replica:
 
     async def start(self) -> None:
         self._handlers = asyncio.get_running_loop()
-        self._answered = time.monotonic()
+        self._answered = steady()
         self._thread.start()
         await asyncio.wrap_future(self._ready)
 
@@ -142,7 +143,7 @@ class Replica:
     @property
     def trusted(self) -> bool:
         """Compared at the moment of use: a flag set by a timer would be wrong after a stall."""
-        return time.monotonic() < self.trusted_until
+        return steady() < self.trusted_until
 
     def wake_scheduler(self) -> None:
         if self._loop is not None:
@@ -221,7 +222,7 @@ class Replica:
         """Ask the handlers' loop for a sign; report how long it has been silent."""
         if self._handlers is None or self._handlers.is_closed():
             return
-        silent = time.monotonic() - self._answered
+        silent = steady() - self._answered
         if silent > _BLOCKED_AFTER + 2 * self.settings.beat:
             self.emit(LoopBlocked(silent, self.crew.running()))
         try:
@@ -230,7 +231,7 @@ class Replica:
             return
 
     def _answer(self) -> None:
-        self._answered = time.monotonic()
+        self._answered = steady()
 
     def _heard(self, kind: Hint) -> None:
         if kind == "ready":

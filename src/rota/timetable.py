@@ -32,7 +32,7 @@ from rota.errors import BadInput, UnknownTimezone
 from rota.expression import DAY, FIRST_YEAR, LAST_YEAR, WallTimes, read, read_interval
 
 try:
-    from tzdata import IANA_VERSION as TZDATA_VERSION  # type: ignore[import-untyped]
+    from tzdata import IANA_VERSION as TZDATA_VERSION
 except ImportError:
     TZDATA_VERSION = ""
 

@@ -339,9 +339,15 @@ async def test_bad_arguments_are_refused_before_anything_is_stored(url: str) -> 
         ]:
             with pytest.raises(BadParameters, match=complaint):
                 await work.enqueue(*args, **kwargs)  # type: ignore[arg-type]
-        for options in ({"key": ""}, {"key": "schedule:1"}, {"delay": -1}, {"priority": 100}, {"run_at": datetime(2030, 1, 1)}):
+        for options in (
+            {"key": ""},
+            {"key": "schedule:1"},
+            {"delay": -1},
+            {"priority": 100},
+            {"run_at": datetime(2030, 1, 1)},
+        ):
             with pytest.raises(BadInput):
-                work.using(**options)  # type: ignore[arg-type]
+                work.using(**options)
         assert await execute(url, "select count(*) from job_runs") == [(0,)]
 
 

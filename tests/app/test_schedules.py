@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rota import BadExpression, BadInput, BadParameters, Context, NameClash, Rota, StaleWrite, UnknownJob, UnknownTimezone
+from rota import (
+    BadExpression,
+    BadInput,
+    BadParameters,
+    Context,
+    NameClash,
+    Rota,
+    StaleWrite,
+    UnknownJob,
+    UnknownTimezone,
+)
 from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import execute, move_clock
@@ -256,9 +266,9 @@ def test_what_is_wrong_with_a_declaration_is_said_when_it_is_made() -> None:
     with pytest.raises(BadInput, match="skip_if_older_than"):
         app.cron("* * * * *", skip_if_older_than=timedelta(0), job="e")(job)
     nightly = app.cron("0 3 * * *", job="f")(job)
-    app.cron("0 4 * * *", name="again")(nightly)  # type: ignore[call-overload]
+    app.cron("0 4 * * *", name="again")(nightly)
     with pytest.raises(NameClash, match="two different schedules"):
-        app.cron("0 5 * * *")(nightly)  # type: ignore[call-overload]
+        app.cron("0 5 * * *")(nightly)
 
 
 async def test_a_schedule_of_a_job_that_is_not_declared_is_refused(url: str) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def until(ask: Callable[[], Awaitable[T]], seconds: float = 30.0) -> T:
+async def until(ask: Callable[[], Awaitable[T | None]], seconds: float = 30.0) -> T:
     """The first true answer."""
     deadline = time.monotonic() + seconds
     while not (answer := await ask()):

@@ -106,8 +106,11 @@ async def fire(
 
 
 async def scheduled(store: Store, **fields: Any) -> ScheduleRow:
-    """An hourly schedule, unless `fields` says otherwise, whose next tick was computed."""
-    wanted = Declaration(**{"job_id": JOB, "cron": HOURLY} | fields)
+    """An hourly schedule, unless `fields` says otherwise, whose next tick was computed.
+
+    Its slots outlive the hours between its ticks, during which nobody beats here.
+    """
+    wanted = Declaration(**{"job_id": JOB, "cron": HOURLY, "lock_timeout_seconds": 1_000_000} | fields)
     row = await store.put_schedule(wanted)
     await fire(store, jobs=[row.job_id])
     return await schedule(store, row.id)

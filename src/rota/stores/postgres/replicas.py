@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 import asyncpg
 import msgspec
 
+from rota.clock import steady
 from rota.errors import StoreUnavailable
 from rota.settings import Settings
 from rota.store import Buried, Hint, Lifeline, Pulse, ReplicaRow
@@ -20,7 +20,9 @@ _PROBE_EVERY, _PROBE_WITHIN = 30.0, 2.0
 
 class PostgresReplicas(PostgresBase):
     async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
-        connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL, timeout=3.0)
+        # The server ends a silent session, and with it the session lock, when the others would give the replica up.
+        silence = {"idle_session_timeout": f"{int(self.settings.dead_after * 1000)}ms"}
+        connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL | silence, timeout=3.0)
         try:
             with pg.translated(self.settings.url):
                 if resume is not None and await _resume(connection, resume):
@@ -99,10 +101,10 @@ class PostgresLifeline(Lifeline):
         self.replica_id = replica_id
         self._connection, self._settings = connection, settings
         self._caretaker = False
-        self._beat_sent = time.monotonic()
+        self._beat_sent = steady()
 
     async def beat(self, *, holding: bool) -> Pulse:
-        sent = time.monotonic()
+        sent = steady()
         try:
             with pg.translated(self._settings.url):
                 async with asyncio.timeout(self._settings.lease):

@@ -32,8 +32,6 @@ _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 class PostgresSchedules(PostgresBase):
     async def declare(self, jobs: Sequence[JobRow], schedules: Sequence[Declaration]) -> None:
         async def transition(connection: pg.Connection) -> None:
-            rows = sorted((j.job_id, j.concurrency_limit, j.breaker_failures, j.breaker_pause) for j in jobs)
-            await connection.fetch(pg.QUERIES["declare.jobs"], *pg.columns(rows, 4))
             keys = pg.columns(sorted((s.job_id, s.name) for s in schedules), 2)
             known = {
                 (row["job_id"], row["name"]): row
@@ -47,6 +45,9 @@ class PostgresSchedules(PostgresBase):
                 elif changes := changed_fields(row["declared"], schedule):
                     await _update(connection, row["id"], changes | {"declared": declared})
             await connection.execute(pg.QUERIES["declare.revalidate"], [j.job_id for j in jobs])
+            # After the schedules, as everywhere: locks are taken in one order.
+            rows = sorted((j.job_id, j.concurrency_limit, j.breaker_failures, j.breaker_pause) for j in jobs)
+            await connection.fetch(pg.QUERIES["declare.jobs"], *pg.columns(rows, 4))
 
         await self.whole(transition)
 
@@ -177,8 +178,8 @@ async def _write(
 ) -> Fired:
     ticks = [
         (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority, tick.place,
-         tick.reason, tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count, d.schedule.concurrency_limit > 0,
-         d.schedule.job_limited, d.schedule.lock_timeout_seconds)
+         tick.reason, tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count,
+         d.schedule.concurrency_limit > 0, d.schedule.job_limited, d.schedule.lock_timeout_seconds)
         for d in decisions for tick in d.ticks
     ]  # fmt: skip
     written = {"ready": 0, "runs": 0, "made": 0}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
+
+import asyncpg
 
 from rota.errors import StoreUnavailable
 from rota.stores.postgres import connection as pg
@@ -36,7 +39,11 @@ class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.terminate()
+            try:
+                async with asyncio.timeout(2.0):
+                    await pool.close()
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                pool.terminate()
 
     async def schema_version(self) -> tuple[int, int]:
         with pg.translated(self.settings.url):

@@ -96,20 +96,23 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
 
 def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
     """The outcomes whose run still has the token; retries are parked until their time."""
-    again = {o.id: shifted(now, o.delay) for o in outcomes if o.state == "queued"}
-    rows = [
-        (o.id, o.token, o.state, o.result, o.error, None if o.state == "queued" else now, again.get(o.id), o.released)
-        for o in outcomes
-    ]  # fmt: skip
-    recorded = {row[:2]: row[2:] for row in db.each("finish_runs", rows)}
-    done = []
-    for outcome in outcomes:
+    held = {row[:2]: row[2:] for row in db.all("finish_runs.held", (encode([o.id for o in outcomes]),))}
+    done: list[Done] = []
+    # Runs that ended alike are written together; most of a batch did.
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for o in outcomes:
         # Popped: of two outcomes for one run the first is recorded.
-        if (row := recorded.pop((outcome.id, outcome.token), None)) is not None:
-            done.append(Done(outcome, *row))
-    if again:
-        parked = [(again[d.outcome.id], d.outcome.id) for d in done if d.outcome.state == "queued"]
-        db.each("enqueue.delayed", parked)
+        if (row := held.pop((o.id, o.token), None)) is not None:
+            done.append(Done(o, *row))
+            delay = o.delay if o.state == "queued" else None
+            alike.setdefault((o.state, o.result, o.error, o.released, delay), []).append(o.id)
+    rows = []
+    for (*ended, delay), ids in alike.items():
+        again = None if delay is None else shifted(now, delay)
+        rows.append((encode(ids), *ended, now if again is None else None, again))
+        if again is not None:
+            db.each("enqueue.delayed", [(again, run_id) for run_id in ids])
+    db.each("finish_runs", rows)
     return done
 
 

@@ -139,15 +139,15 @@ def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
         )
         for n, r, at in zip(ids, runs, times, strict=True)
     ]
-    ranks: dict[int, int] = dict(db.each("enqueue", rows))
+    made = {n for (n,) in db.each("enqueue", rows)}
     limited = {job for (job,) in db.all("enqueue.limited", (encode(list({r.job_id for r in runs})),))}
-    made = [(ranks[n], n, r.job_id, at) for n, r, at in zip(ids, runs, times, strict=True) if n in ranks]
-    db.each("enqueue.delayed", [(at, n) for _, n, _, at in made if at > now])
-    db.each("enqueue.wait", [(k, n, job) for k, n, job, at in made if at <= now and job in limited])
-    db.each("enqueue.ready", [(k, n, job) for k, n, job, at in made if at <= now and job not in limited])
+    placed = [(n, r.job_id, at) for n, r, at in zip(ids, runs, times, strict=True) if n in made]
+    db.each("enqueue.delayed", [(at, n) for n, _, at in placed if at > now])
+    db.each("enqueue.wait", [(n, job) for n, job, at in placed if at <= now and job in limited])
+    db.each("enqueue.ready", [(n, job) for n, job, at in placed if at <= now and job not in limited])
     return [
         Enqueued(id=n, created=True)
-        if n in ranks
+        if n in made
         else Enqueued(id=db.value("enqueue.existing", (r.job_id, r.key)), created=False)
         for n, r in zip(ids, runs, strict=True)
     ]

@@ -5,14 +5,14 @@ Each is one write transaction, so what was read cannot change before it is writt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from rota.errors import StaleWrite
 from rota.store import Decide, Decision, DueSchedule, Fired, Tick
 from rota.stores.sqlite.base import SQLiteBase
-from rota.stores.sqlite.session import Session, encode
+from rota.stores.sqlite.session import Record, Session, encode
 from rota.stores.sqlite.times import from_text, optional_text, optional_time, to_text
 
 
@@ -55,6 +55,17 @@ class SQLiteTicks(SQLiteBase):
         return await self.write(transition, unless=lambda db: None if _admissible(db, db.now()) else 0)
 
 
+def _claimed(db: Session, values: dict[str, Any]) -> Iterator[Record]:
+    """Due schedules in the order of their urgency, up to the limit: a walk along the index, not a sort."""
+    left: int = values["limit"]
+    for (priority,) in db.all("fire_due.priorities"):
+        found = db.all("fire_due.claim", values | {"priority": priority, "limit": left})
+        yield from found
+        left -= len(found)
+        if left <= 0:
+            break
+
+
 def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[int, ...]]:
     """The schedules to decide on, and those that an operator holds."""
     due, contended = [], []
@@ -62,7 +73,7 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
         schedule_id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
         parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, next_run_at, paused_at,
         resumed_at, version, held, waiting, job_limited, breaker, breaker_changed_at, pause, is_contended,
-    ) in db.all("fire_due.claim", values):  # fmt: skip
+    ) in _claimed(db, values):  # fmt: skip
         if is_contended:
             contended.append(schedule_id)
             continue
@@ -110,16 +121,13 @@ def _write_ticks(db: Session, now: str, ticks: list[tuple[DueSchedule, Tick]]) -
          now if t.place == "none" else None)
         for n, (s, t) in zip(ids, ticks, strict=True)
     ]  # fmt: skip
-    ranks: dict[int, int] = dict(db.each("fire_due.write", rows))
-    made = [(ranks[n], n, s, t) for n, (s, t) in zip(ids, ticks, strict=True) if n in ranks]
-    ready = [(rank, n, s) for rank, n, s, t in made if t.place == "ready"]
-    wait = [(rank, n, s) for rank, n, s, t in made if t.place == "waiting"]
-    limited = [(s.id, n, s.lock_timeout_seconds, now) for _, n, s in ready if s.concurrency_limit > 0]
-    db.each("fire_due.ready", [(rank, n, s.job_id, s.concurrency_limit > 0) for rank, n, s in ready])
-    db.each(
-        "fire_due.wait",
-        [(rank, n, s.job_id, s.id, s.concurrency_limit > 0, s.job_limited) for rank, n, s in wait],
-    )
+    made = {n for (n,) in db.each("fire_due.write", rows)}
+    placed = [(n, s, t.place) for n, (s, t) in zip(ids, ticks, strict=True) if n in made]
+    ready = [(n, s) for n, s, place in placed if place == "ready"]
+    wait = [(n, s) for n, s, place in placed if place == "waiting"]
+    limited = [(s.id, n, s.lock_timeout_seconds, now) for n, s in ready if s.concurrency_limit > 0]
+    db.each("fire_due.ready", [(n, s.job_id, s.concurrency_limit > 0) for n, s in ready])
+    db.each("fire_due.wait", [(n, s.job_id, s.id, s.concurrency_limit > 0, s.job_limited) for n, s in wait])
     db.each("fire_due.slot", limited)
     return len(made), len(ready), len(ready) + len(wait)
 

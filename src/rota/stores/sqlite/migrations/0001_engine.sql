@@ -44,7 +44,11 @@ create table scheduler_configs (
     unique (job_id, name)
 ) strict;
 create index scheduler_configs_enabled on scheduler_configs (enabled, priority);
-create index scheduler_configs_due on scheduler_configs (next_run_at) where enabled = 1 and invalid_reason is null;
+-- What was never computed is due first. The first of these finds what is due, the second in the order of its urgency.
+create index scheduler_configs_due on scheduler_configs (coalesce(next_run_at, ''))
+    where enabled = 1 and invalid_reason is null;
+create index scheduler_configs_order on scheduler_configs (priority, coalesce(next_run_at, ''))
+    where enabled = 1 and invalid_reason is null;
 
 -- What an operator types takes effect here, whatever the operator types it into. The statement within sets none of the
 -- columns that fire the trigger.
@@ -134,18 +138,20 @@ create table job_runs (
     finished_at     text,
     progress        text constraint "progress is JSON" check (progress is null or json_valid(progress)),
     result          text constraint "result is JSON" check (result is null or json_valid(result)),
-    error           text,
-    -- The order in which ready runs start: by time, where each step of priority is worth 30 s of waiting.
-    -- A better priority goes first; nothing waits for ever.
-    rank            integer generated always as (
-        cast(strftime('%s', substr(run_at, 1, 19)) as integer) * 1000000 + cast(substr(run_at, 21, 6) as integer)
-            + priority * 30000000) virtual
+    error           text
 ) strict;
 create unique index job_runs_tick on job_runs (config_id, idempotency_key) where config_id is not null;
 -- A deleted schedule leaves its ticks with no reference; they must not collide here.
 create unique index job_runs_key on job_runs (job_id, idempotency_key)
     where config_id is null and idempotency_key is not null and substr(idempotency_key, 1, 9) <> 'schedule:';
 create index job_runs_correlation on job_runs (correlation_id);
+
+-- The order in which ready runs start: by time, where each step of priority is worth 30 s of waiting.
+-- A better priority goes first; nothing waits for ever.
+create view ranks as
+select id, cast(strftime('%s', substr(run_at, 1, 19)) as integer) * 1000000 + cast(substr(run_at, 21, 6) as integer)
+    + priority * 30000000 as rank
+from job_runs;
 
 -- Runs that may start now.
 create table ready (

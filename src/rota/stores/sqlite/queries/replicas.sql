@@ -26,7 +26,9 @@ select run_id from cancellations where replica_id = ?1
 
 -- name: beat.news
 select exists (select 1 from ready),
-       (select min(next_run_at) from scheduler_configs where enabled = 1 and invalid_reason is null),
+       (select next_run_at from scheduler_configs indexed by scheduler_configs_due
+        where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') > ''
+        order by coalesce(next_run_at, '') limit 1),
        (select min(run_at) from delayed)
 
 -- name: beat.caretaker
@@ -79,8 +81,8 @@ delete from scheduler_locks where expires_at <= ?2 or run_id in (select value fr
 
 -- name: bury.ready
 insert into ready (rank, id, job_id, slot)
-select r.rank, r.id, r.job_id, exists (select 1 from scheduler_locks l where l.run_id = r.id)
-from job_runs r where r.id in (select value from json_each(?1))
+select k.rank, r.id, r.job_id, exists (select 1 from scheduler_locks l where l.run_id = r.id)
+from job_runs r join ranks k on k.id = r.id where r.id in (select value from json_each(?1))
 on conflict do nothing
 
 -- name: list_replicas

@@ -6,7 +6,7 @@ insert into job_runs
     (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 on conflict do nothing
-returning id, rank
+returning id
 
 -- name: enqueue.existing
 select id from job_runs
@@ -20,10 +20,10 @@ select job_id from jobs where concurrency_limit > 0 and job_id in (select value 
 insert into delayed (run_at, id) values (?1, ?2) on conflict do nothing
 
 -- name: enqueue.wait
-insert into waiting (rank, id, job_id, by_config, by_job) values (?1, ?2, ?3, 0, 1)
+insert into waiting (rank, id, job_id, by_config, by_job) select rank, id, ?2, 0, 1 from ranks where id = ?1
 
 -- name: enqueue.ready
-insert into ready (rank, id, job_id, slot) values (?1, ?2, ?3, 0)
+insert into ready (rank, id, job_id, slot) select rank, id, ?2, 0 from ranks where id = ?1
 
 -- name: claim_runs.any
 select exists (select 1 from claims where token = ?1)
@@ -55,17 +55,21 @@ where run_id in (select value from json_each(?3))
 
 -- name: claim_runs.again
 select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id, r.correlation_id,
-       exists (select 1 from scheduler_locks l where l.run_id = r.id), r.rank
+       exists (select 1 from scheduler_locks l where l.run_id = r.id), k.rank
 from claims c, json_each(c.ids) i
 join job_runs r on r.id = i.value and r.lock_token = c.token and r.state = 'running'
+join ranks k on k.id = r.id
 where c.token = ?1
-order by r.rank, r.id
+order by k.rank, r.id
+
+-- name: finish_runs.held
+select id, lock_token, job_id, config_id, started_at from job_runs
+where id in (select value from json_each(?1)) and state = 'running'
 
 -- name: finish_runs
 update job_runs
-set state = ?3, result = ?4, error = ?5, finished_at = ?6, run_at = coalesce(?7, run_at), attempt = attempt - ?8
-where id = ?1 and lock_token = ?2 and state = 'running'
-returning id, lock_token, job_id, config_id, started_at
+set state = ?2, result = ?3, error = ?4, attempt = attempt - ?5, finished_at = ?6, run_at = coalesce(?7, run_at)
+where id in (select value from json_each(?1))
 
 -- name: finish_runs.free
 delete from scheduler_locks where run_id in (select value from json_each(?1)) returning config_id, job_id
@@ -122,7 +126,7 @@ select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parame
 from job_runs where /* conditions */ order by id desc limit :limit
 
 -- name: cancel_run.find
-select state, replica_id, rank, run_at from job_runs where id = ?1
+select r.state, r.replica_id, k.rank, r.run_at from job_runs r join ranks k on k.id = r.id where r.id = ?1
 
 -- name: cancel_run
 update job_runs set state = 'cancelled', finished_at = ?2 where id = ?1

@@ -57,8 +57,8 @@ select id from job_runs where config_id = ?1 and idempotency_key = ?2
 -- name: mark_unknown.any
 select id, 'unknown job ' || quote(job_id)
     || ': no running replica declares it; fix job_id, or deploy code that declares it'
-from scheduler_configs
-where enabled = 1 and invalid_reason is null and (next_run_at is null or next_run_at <= :now)
+from scheduler_configs indexed by scheduler_configs_due
+where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') <= :now
     and exists (select 1 from replicas)
     and job_id not in (select j.value from replicas r, json_each(r.jobs) j)
 
@@ -67,22 +67,34 @@ update scheduler_configs set invalid_reason = ?2 where id = ?1
 
 -- name: agenda
 select
-    exists (select 1 from scheduler_configs
-            where enabled = 1 and invalid_reason is null and (next_run_at is null or next_run_at <= :now)
+    exists (select 1 from scheduler_configs indexed by scheduler_configs_due
+            where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') <= :now
                 and job_id in (select value from json_each(:jobs)))
         or exists (select 1 from delayed where run_at <= :now),
-    (select next_run_at from scheduler_configs
-     where enabled = 1 and invalid_reason is null and next_run_at > :now
+    (select next_run_at from scheduler_configs indexed by scheduler_configs_due
+     where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') > :now
          and job_id in (select value from json_each(:jobs))
-     order by next_run_at limit 1),
+     order by coalesce(next_run_at, '') limit 1),
     (select run_at from delayed where run_at > :now order by run_at limit 1),
     exists (select 1 from waiting)
 
 -- name: fire_due.any
 select exists (
-    select 1 from scheduler_configs
-    where enabled = 1 and invalid_reason is null and (next_run_at is null or next_run_at <= :now)
+    select 1 from scheduler_configs indexed by scheduler_configs_due
+    where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') <= :now
         and job_id in (select value from json_each(:jobs)) and id not in (select value from json_each(:leave)))
+
+-- name: fire_due.priorities
+-- One step of the index for each priority that there is, however many schedules have it.
+with recursive step (priority) as (
+    select min(priority) from scheduler_configs indexed by scheduler_configs_order
+    where enabled = 1 and invalid_reason is null
+    union all
+    select (select min(c.priority) from scheduler_configs c indexed by scheduler_configs_order
+            where c.enabled = 1 and c.invalid_reason is null and c.priority > step.priority)
+    from step where step.priority is not null
+)
+select priority from step where priority is not null
 
 -- name: fire_due.claim
 -- The write lock is held, so nobody else makes these ticks. By a row in schedule_holds an operator holds a schedule.
@@ -96,10 +108,10 @@ select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.conc
        case when j.breaker <> 'closed' then j.breaker_changed_at end as breaker_retry_at,
        j.breaker_pause as pause,
        :advisory and exists (select 1 from schedule_holds h where h.config_id = c.id) as contended
-from scheduler_configs c left join jobs j on j.job_id = c.job_id
-where c.enabled = 1 and c.invalid_reason is null and (c.next_run_at is null or c.next_run_at <= :now)
+from scheduler_configs c indexed by scheduler_configs_order left join jobs j on j.job_id = c.job_id
+where c.enabled = 1 and c.invalid_reason is null and c.priority = :priority and coalesce(c.next_run_at, '') <= :now
     and c.job_id in (select value from json_each(:jobs)) and c.id not in (select value from json_each(:leave))
-order by c.priority, c.next_run_at, c.id
+order by coalesce(c.next_run_at, ''), c.id
 limit :limit
 
 -- name: fire_due.write
@@ -108,13 +120,14 @@ insert into job_runs
      missed_from, missed_to, missed_count, created_at, finished_at)
 values (?1, ?2, ?3, ?4, cast(?1 as text), ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14)
 on conflict do nothing
-returning id, rank
+returning id
 
 -- name: fire_due.ready
-insert into ready (rank, id, job_id, slot) values (?1, ?2, ?3, ?4)
+insert into ready (rank, id, job_id, slot) select rank, id, ?2, ?3 from ranks where id = ?1
 
 -- name: fire_due.wait
-insert into waiting (rank, id, job_id, config_id, by_config, by_job) values (?1, ?2, ?3, ?4, ?5, ?6)
+insert into waiting (rank, id, job_id, config_id, by_config, by_job)
+select rank, id, ?2, ?3, ?4, ?5 from ranks where id = ?1
 
 -- name: fire_due.slot
 insert into scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, expires_at)
@@ -145,9 +158,10 @@ returning id
 
 -- name: promote_due.ready
 insert into ready (rank, id, job_id, slot)
-select r.rank, r.id, r.job_id, 0
+select k.rank, r.id, r.job_id, 0
 from json_each(?1) i
 join job_runs r on r.id = i.value and r.state = 'queued'
+join ranks k on k.id = r.id
 left join scheduler_configs c on c.id = r.config_id
 left join jobs j on j.job_id = r.job_id
 where not coalesce(c.concurrency_limit > 0, 0) and not coalesce(j.concurrency_limit > 0, 0)
@@ -155,9 +169,10 @@ on conflict do nothing
 
 -- name: promote_due.wait
 insert into waiting (rank, id, job_id, config_id, by_config, by_job)
-select r.rank, r.id, r.job_id, r.config_id, coalesce(c.concurrency_limit > 0, 0), coalesce(j.concurrency_limit > 0, 0)
+select k.rank, r.id, r.job_id, r.config_id, coalesce(c.concurrency_limit > 0, 0), coalesce(j.concurrency_limit > 0, 0)
 from json_each(?1) i
 join job_runs r on r.id = i.value and r.state = 'queued'
+join ranks k on k.id = r.id
 left join scheduler_configs c on c.id = r.config_id
 left join jobs j on j.job_id = r.job_id
 where coalesce(c.concurrency_limit > 0, 0) or coalesce(j.concurrency_limit > 0, 0)

@@ -1,0 +1,113 @@
+"""The commands as a person or a script meets them: what they print, how they exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota import Rota
+from tests.app.waiting import until
+from tests.harness import execute
+
+SERVICE = """
+from rota import Rota
+app = Rota()
+
+@app.every("1s")
+async def tick() -> None: ...
+"""
+
+
+def rota(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rota", *arguments],
+        cwd=folder, env=os.environ | {"NO_COLOR": "1", "COLUMNS": "200"} | environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+async def test_run_is_a_replica_until_it_is_told_to_stop(url: str, tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rota", "run", "service:app", "--name", "worker-1", cwd=tmp_path,
+        env=os.environ | {"ROTA_URL": url}, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    app = Rota(url)
+    try:
+        async with app.client():
+
+            async def ran() -> bool:
+                return bool(await execute(url, "select 1 from job_runs where state = 'succeeded'"))
+
+            await until(ran)
+            assert [row.name for row in await app.store.list_replicas()] == ["worker-1"]
+            process.send_signal(signal.SIGTERM)
+            _, said = await process.communicate()
+            assert process.returncode == 0, said.decode()
+            assert b"joined" in said
+            assert await app.store.list_replicas() == []
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "nowhere:app"], "there is no module 'nowhere' here"),
+        (["run", "service:other"], "'service' has no Rota named 'other'; it has: service:app"),
+        (["run", ":app"], "is not of the form MODULE:APP"),
+        (["run", "service:app", "--url", "mysql://u:hunter2@h/d"], "neither sqlite:///FILE nor postgresql://"),
+    ],
+)
+def test_wrong_usage_gets_one_clear_sentence(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    done = rota(*arguments, folder=tmp_path)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+
+
+def test_migrate_says_what_it_did(url: str, tmp_path: Path) -> None:
+    first, second = (rota("migrate", "--url", url, folder=tmp_path) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stdout.splitlines() == ["applied 0001_engine", "tables are at version 1"]
+    assert second.stdout.splitlines() == ["tables are at version 1"]
+
+
+def test_a_store_without_tables_is_refused_when_migrating_is_off(url: str, tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    done = rota("run", "service:app", folder=tmp_path, ROTA_URL=url, ROTA_MIGRATE="off")
+    assert done.returncode == 1
+    assert "run `rota migrate`" in done.stderr
+
+
+def test_an_unreachable_database_is_tried_for_a_while_then_named(tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    nowhere = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
+    done = rota("run", "service:app", folder=tmp_path, ROTA_URL=nowhere, ROTA_CONNECT_TIMEOUT="0.5")
+    assert done.returncode == 1
+    assert "Postgres at 127.0.0.1:1/nowhere does not answer" in done.stderr
+    assert "tried for 0.5 s" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--postgres"]])
+def test_the_demo_ends_by_itself_with_clean_books(tmp_path: Path, more: list[str]) -> None:
+    done = rota("demo", "--seconds", "6", *more, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every tick is accounted for: none lost, none twice." in done.stdout
+    assert "kill -9" in done.stdout
+
+
+def test_a_short_soak_is_clean(url: str, tmp_path: Path) -> None:
+    done = rota("soak", "--minutes", "0.15", "--kill-every", "3", "--url", url, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "clean" in done.stdout

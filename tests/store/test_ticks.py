@@ -1,0 +1,254 @@
+"""Ticks: every one leaves a row, none leaves two, whoever makes them and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rota.store import Decide, Decision, DueSchedule, RunFilter
+from tests.store.steps import (
+    JOB,
+    START,
+    claim,
+    claim_one,
+    count,
+    decide,
+    enqueue,
+    finish,
+    fire,
+    get,
+    held,
+    hour,
+    ledger,
+    only_schedule,
+    opened,
+    schedule,
+    scheduled,
+    several,
+    story,
+    tick,
+)
+
+MISSED_BY_POLICY: list[tuple[dict[str, Any], float, list[tuple[str, str | None, int]]]] = [
+    ({"catch_up": "latest"}, 1, [("queued", None, 1)]),
+    ({"catch_up": "latest"}, 4, [("skipped", "catch_up", 3), ("queued", None, 1)]),
+    ({"catch_up": "skip"}, 1, [("queued", None, 1)]),
+    ({"catch_up": "skip"}, 4, [("skipped", "catch_up", 3), ("queued", None, 1)]),
+    ({"catch_up": "skip"}, 4.5, [("skipped", "catch_up", 3), ("skipped", "catch_up", 1)]),
+    ({"catch_up": "all"}, 3, [("queued", None, 1)] * 3),
+    ({"catch_up": "all", "catch_up_limit": 2}, 5, [("skipped", "catch_up", 3), ("queued", None, 1), ("queued", None, 1)]),
+    ({"skip_if_older_than_seconds": 3 * 3600}, 5, [("skipped", "stale", 2), ("skipped", "catch_up", 2), ("queued", None, 1)]),
+    ({"skip_if_older_than_seconds": 60}, 2.5, [("skipped", "stale", 2)]),
+    ({"catch_up": "all", "skip_if_older_than_seconds": 86400}, 30, [("skipped", "stale", 6)] + [("queued", None, 1)] * 24),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "until", "rows"), MISSED_BY_POLICY)
+async def test_missed_ticks_follow_the_policy(
+    url: str, policy: dict[str, Any], until: float, rows: list[tuple[str, str | None, int]]
+) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store, **policy)
+        await hour(url, until)
+        fired = await fire(store)
+        assert await story(store, made.id) == rows
+        assert (fired.runs, fired.skipped) == (
+            len([row for row in rows if row[0] == "queued"]),
+            len([row for row in rows if row[0] == "skipped"]),
+        )
+
+
+async def test_a_tick_carries_the_key_of_its_instant(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        await scheduled(store, timezone="Europe/Paris")
+        await hour(url, 1)
+        await fire(store)
+        [row] = await ledger(store)
+        key = f"schedule:{int(tick(1).timestamp()) * 1_000_000_000}"
+        assert (row.idempotency_key, row.due_at, row.run_at) == (key, tick(1), tick(1))
+        assert [found.id for found in await store.find_runs(RunFilter(key_prefix="schedule:"))] == [row.id]
+        assert (await claim_one(store)).key == key
+
+
+async def test_a_tick_is_made_once_by_any_number_of_replicas(url: str) -> None:
+    async with several(url, 4) as stores:
+        await hour(url, 0)
+        made = [await scheduled(stores[0], name=f"n{n}", catch_up="all") for n in range(12)]
+        for until in (1, 3, 4):
+            await hour(url, until)
+            fired = await asyncio.gather(*(fire(store, limit=5) for store in stores for _ in range(3)))
+            assert sum(each.schedules for each in fired) == len(made)
+        for each in made:
+            assert [row.due_at for row in await ledger(stores[0], each.id)] == [tick(n) for n in range(1, 5)]
+
+
+async def test_a_tick_that_is_there_already_is_left_as_it_is(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        early = await store.trigger(made.id, tick(1))
+        assert early.created
+        assert (await store.trigger(made.id, tick(1))) == type(early)(id=early.id, created=False)
+        await store.promote_due(100)
+        await store.admit_waiting()
+        run = await claim_one(store)
+        await finish(store, run, result='"early"')
+        await hour(url, 1)
+        fired = await fire(store)
+        assert (fired.schedules, fired.runs) == (1, 0)
+        [row] = await ledger(store, made.id)
+        assert (row.id, row.state, row.result) == (early.id, "succeeded", '"early"')
+        assert await claim(store) == []
+        assert await count(url, "scheduler_locks") == 0
+        assert (await only_schedule(store)).next_run_at == tick(2)
+
+
+async def test_a_trigger_after_the_tick_finds_its_run(url: str) -> None:
+    async with several(url, 3) as stores:
+        await hour(url, 0)
+        made = await scheduled(stores[0])
+        await hour(url, 1)
+        await asyncio.gather(fire(stores[0]), *(store.trigger(made.id, tick(1)) for store in stores))
+        [row] = await ledger(stores[0], made.id)
+        again = await stores[1].trigger(made.id, tick(1))
+        assert (again.id, again.created) == (row.id, False)
+
+
+async def test_a_trigger_without_a_tick_is_a_run_more(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store, parameters='{"x": 1}', priority=3, concurrency_limit=0)
+        ids = [(await store.trigger(made.id, None)).id for _ in range(2)]
+        assert await store.promote_due(100) == 2
+        claimed = await claim(store)
+        assert [(c.id, c.config_id, c.due_at, c.key) for c in claimed] == [(n, made.id, None, None) for n in ids]
+        assert (await get(store, ids[0])).priority == 3
+
+
+async def test_a_held_schedule_waits_while_the_others_go_on(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        first, second = [await scheduled(store, name=name) for name in ("first", "second")]
+        await hour(url, 1)
+        async with held(url, first.id):
+            fired = await fire(store)
+            assert (fired.contended, fired.schedules, fired.runs) == ((first.id,), 1, 1)
+            assert await ledger(store, first.id) == []
+            assert len(await ledger(store, second.id)) == 1
+            assert (await store.agenda([JOB])).overdue
+            await hour(url, 2)
+            assert (await fire(store)).contended == (first.id,)
+        assert (await fire(store)).contended == ()
+        assert await story(store, first.id) == [("skipped", "catch_up", 1), ("queued", None, 1)]
+
+
+async def test_holding_a_schedule_means_nothing_where_the_locks_are_off(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        await hour(url, 1)
+        async with held(url, made.id):
+            fired = await fire(store, advisory=False)
+        assert (fired.contended, fired.runs) == ((), 1)
+
+
+async def test_schedules_that_are_to_be_left_are_left(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        first, second = [await scheduled(store, name=name) for name in ("first", "second")]
+        await hour(url, 1)
+        await fire(store, leave=[first.id])
+        assert (await ledger(store, first.id), len(await ledger(store, second.id))) == ([], 1)
+
+
+async def test_the_best_priority_and_then_the_longest_overdue_goes_first(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        late = await scheduled(store, name="late", cron="30 * * * *")
+        early = await scheduled(store, name="early", cron="15 * * * *")
+        urgent = await scheduled(store, name="urgent", cron="45 * * * *", priority=1)
+        await hour(url, 0.9)
+        order = []
+        for _ in range(3):
+            assert (await fire(store, limit=1)).schedules == 1
+            order += [row.config_id for row in await ledger(store) if row.config_id not in order]
+        assert order == [urgent.id, early.id, late.id]
+        assert (await fire(store, limit=1)).schedules == 0
+
+
+async def test_a_decision_that_raises_leaves_nothing_behind(url: str) -> None:
+    def broken(now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
+        decide(now, due)
+        raise ZeroDivisionError
+
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        await hour(url, 1)
+        with pytest.raises(ZeroDivisionError):
+            await fire(store, deciding=broken)
+        assert await only_schedule(store) == made
+        assert await ledger(store) == []
+        assert (await fire(store)).runs == 1
+
+
+async def test_a_decision_sees_the_stores_clock_and_the_due_schedules_only(url: str) -> None:
+    seen: list[tuple[datetime, list[str]]] = []
+
+    def watching(now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
+        seen.append((now, [each.name for each in due]))
+        return decide(now, due)
+
+    deciding: Decide = watching
+    async with opened(url) as store:
+        await hour(url, 0)
+        for name, cron in (("soon", "30 * * * *"), ("later", "0 23 * * *"), ("off", "30 * * * *")):
+            await scheduled(store, name=name, cron=cron, enabled=name != "off")
+        await hour(url, 0.75)
+        await fire(store, deciding=deciding)
+        [(now, names)] = seen
+        assert names == ["soon"]
+        assert abs((now - START - timedelta(minutes=45)).total_seconds()) < 60
+
+
+async def test_lateness_is_measured_from_the_oldest_tick_made_ready(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        await scheduled(store)
+        assert (await fire(store)).lateness == 0
+        await hour(url, 1.5)
+        assert 1810 <= (await fire(store)).lateness < 1900
+
+
+async def test_the_agenda_tells_what_comes_next(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        nothing = await store.agenda([JOB])
+        assert (nothing.overdue, nothing.next_in, nothing.waiting) == (False, None, False)
+        made = await store.put_schedule((await scheduled(store, name="other", job_id="other")))
+        assert (await store.agenda([JOB])).next_in is None
+        await store.delete_schedule(made.id)
+        await scheduled(store, overlap="queue")
+        coming = await store.agenda([JOB])
+        assert not coming.overdue
+        assert coming.next_in is not None
+        assert 3500 < coming.next_in <= 3590
+        await enqueue(store, delay=600)
+        sooner = (await store.agenda([JOB])).next_in
+        assert sooner is not None
+        assert 540 < sooner <= 600
+        await hour(url, 1)
+        assert (await store.agenda([JOB])).overdue
+        await fire(store)
+        await store.promote_due(10)
+        assert not (await store.agenda([JOB])).overdue
+        await hour(url, 2)
+        await fire(store)
+        assert (await store.agenda([JOB])).waiting
+        assert (await schedule(store, (await store.list_schedules(job_id=JOB))[0].id)).next_run_at == tick(3)
