@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import pwd
@@ -120,17 +121,21 @@ class Databases:
 async def execute(url: str, sql: str) -> list[tuple[object, ...]]:
     """SQL as an operator would type it, on either kind of database; unqualified names mean rota's tables."""
     if url.startswith("sqlite"):
-        connection = apsw.Connection(url.removeprefix("sqlite:///"))
-        connection.set_busy_timeout(10_000)
-        try:
-            return list(connection.execute(sql))
-        finally:
-            connection.close()
+        return await asyncio.to_thread(_execute_sqlite, url.removeprefix("sqlite:///"), sql)
     postgres = await asyncpg.connect(url, server_settings={"search_path": "rota, public"})
     try:
         return [tuple(row) for row in await postgres.fetch(sql)]
     finally:
         await postgres.close()
+
+
+def _execute_sqlite(path: str, sql: str) -> list[tuple[object, ...]]:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(10_000)
+    try:
+        return list(connection.execute(sql))
+    finally:
+        connection.close()
 
 
 async def move_clock(url: str, seconds: float) -> None:

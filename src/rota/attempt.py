@@ -31,9 +31,6 @@ class Attempt:
         self.task: asyncio.Task[Any] | None = None
         self.stop_reason: StopReason | None = None
         self.settled = False
-        tick = None
-        if claim.due_at is not None and claim.config_id is not None:
-            tick = TickInfo(claim.due_at, claim.config_id)
         self.context = Context(
             run_id=claim.id,
             job=claim.job_id,
@@ -41,7 +38,7 @@ class Attempt:
             replica_id=replica_id,
             correlation_id=claim.correlation_id,
             idempotency_key=claim.key,
-            tick=tick,
+            tick=TickInfo(claim.due_at, claim.config_id),
         )
         if not job.is_async:
             self.context._stop = threading.Event()

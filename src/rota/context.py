@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,10 +18,12 @@ _log = logging.getLogger("rota.job")
 
 @dataclass(frozen=True, slots=True)
 class TickInfo:
-    """The instant at which the schedule was due, whenever the run really started."""
+    """What the run is for, whenever it really started."""
 
     due_at: datetime
-    schedule_id: int
+    """The instant at which the schedule was due; for a run made by hand, when it was made."""
+    schedule_id: int | None = None
+    """The schedule that it belongs to, if it belongs to one."""
 
 
 class Context:
@@ -51,7 +53,7 @@ class Context:
         self.correlation_id = correlation_id
         self.idempotency_key = idempotency_key or f"run:{run_id}"
         """For the other side: the same for every attempt of this run."""
-        self.tick = tick
+        self.tick = tick or TickInfo(datetime.now(UTC))
         self.connection: Any = None
         """With `transactional=True`: the connection in whose transaction the run will be completed."""
         self._report = report

@@ -117,6 +117,14 @@ class LoopBlocked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreReplaced(Event):
+    """Another database answers than before: a failover or a restore. Commits of the old one may be missing."""
+
+    before: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFailed(Event):
     """A step of a service failed; it is tried again."""
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from rota.caretaker import SECOND_LOOK, Caretaker
 from rota.clock import steady
 from rota.errors import RotaError, StoreUnavailable
-from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft
+from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
 from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
@@ -64,7 +64,7 @@ class Heart(Service):
                     replica.jobs,
                     resume=replica.id or None,
                 )
-                replica.joined(self._lifeline.replica_id)
+                replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
         except BaseException:
             await self.stop()
@@ -115,6 +115,7 @@ class Replica:
         self.settings, self.jobs, self.crew, self.emit = settings, jobs, crew, emit
         self.id = 0
         self.trusted_until = 0.0
+        self._identity = ""
         self.store = make_store()
         self._decide = decide
         self._ready: Future[None] = Future()
@@ -200,7 +201,11 @@ class Replica:
         except (StoreUnavailable, TimeoutError, RotaError):
             return  # the others will notice by the free lock
 
-    def joined(self, replica_id: int) -> None:
+    def joined(self, lifeline: Lifeline) -> None:
+        before, self._identity = self._identity, lifeline.identity
+        if before not in ("", lifeline.identity):
+            self.emit(StoreReplaced(before, lifeline.identity))
+        replica_id = lifeline.replica_id
         if replica_id == self.id:
             return
         if self.id:

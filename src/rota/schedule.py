@@ -95,10 +95,13 @@ class Schedule:
 
     async def update(self, **changes: Any) -> None:
         """Set fields. `StaleWrite` when somebody else changed the row since it was read: `refresh`, then decide."""
-        merged = {
-            f: getattr(self.row, f) for f in ("cron", "timezone", "overlap", "catch_up", "parameters", "priority")
-        }
-        checked = declaration(self.row.job_id, name=self.row.name, **(merged | _declared(changes)))
+        known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
+        if unknown := sorted(changes.keys() - known):
+            raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+        basis: dict[str, Any] = {"cron": "every 1s"}
+        if changes.keys() & {"cron", "timezone"}:
+            basis = {"cron": self.row.cron, "timezone": self.row.timezone}
+        checked = declaration(self.row.job_id, **(basis | _declared(changes)))
         if "parameters" in changes:
             changes = changes | {"parameters": checked.parameters}
             self._app.check_parameters(self.row.job_id, checked.parameters)
@@ -153,4 +156,8 @@ def _edited(row: ScheduleRow) -> tuple[Any, ...]:
 
 
 def _declared(changes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if name not in ("next_run_at", "skip_if_older_than_seconds")}
+    return {
+        name: value
+        for name, value in changes.items()
+        if name not in ("job_id", "next_run_at", "skip_if_older_than_seconds")
+    }

@@ -176,7 +176,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     losses: int
     parameters: str
     key: str | None
-    due_at: datetime | None
+    due_at: datetime
+    """Its tick; for a run made by hand, when it was made."""
     config_id: int | None
     correlation_id: str
     slot: bool
@@ -292,6 +293,8 @@ class Lifeline(ABC):
     """A replica's dedicated connection: its session lock and its beat. Lives in the control thread, is never pooled."""
 
     replica_id: int
+    identity: str
+    """Which database this is: it changes when another one (a promoted standby, a restored file) answers instead."""
 
     @abstractmethod
     async def beat(self, *, holding: bool) -> Pulse:

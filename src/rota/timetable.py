@@ -36,7 +36,7 @@ try:
 except ImportError:
     TZDATA_VERSION = ""
 
-__all__ = ["TZDATA_VERSION", "Timetable", "timetable"]
+__all__ = ["TZDATA_VERSION", "Timetable", "next_by_rules", "timetable"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = int((datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
@@ -56,6 +56,14 @@ def timetable(expression: str, timezone: str | None = None) -> Timetable:
     if interval is not None:
         return Every(expression, name, interval)
     return Cron(expression, name, read(expression), zone)
+
+
+def next_by_rules(expression: str, timezone: str | None, after: datetime) -> datetime | None:
+    """The next tick, or None for a row that makes no sense (the scheduler will say so)."""
+    try:
+        return timetable(expression, timezone).next(after)
+    except BadInput:
+        return None
 
 
 class Timetable(ABC):

@@ -59,7 +59,8 @@ class Worker:
         self._progress: dict[int, tuple[int, int, str]] = {}
         self._deadlines: list[tuple[float, int, Attempt]] = []
         self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
-        self._stopping = False
+        self._more = False
+        """The last look left something behind: claim again as soon as there is room."""
         names = {
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
@@ -113,7 +114,6 @@ class Worker:
         self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{loop.__name__}") for loop in loops]
 
     async def stop(self) -> None:
-        self._stopping = True
         claimer, flusher, watcher = self._tasks
         claimer.cancel()
         await asyncio.wait([claimer], timeout=_GRACE)
@@ -145,14 +145,16 @@ class Worker:
 
     async def _claim_loop(self) -> None:
         while True:
-            more = False
+            again = self._more = False
             for lane in self.lanes:
-                room = min(lane.room(), _BATCH) if lane.jobs else 0
-                replica_id = self._standing()
-                if room and replica_id:
-                    taken = await self._claim(lane, replica_id, room)
-                    more = more or taken == room
-            if not more:
+                if not lane.jobs:
+                    continue
+                room, replica_id = min(lane.room(), _BATCH), self._standing()
+                if not room:
+                    self._more = True  # there may be; worth a look when a place is free
+                elif replica_id and await self._claim(lane, replica_id, room) == room:
+                    again = self._more = True
+            if not again:
                 await self._hungry.wait()
 
     async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
@@ -288,7 +290,8 @@ class Worker:
             pause = outcome.delay if outcome.state == "queued" else None
             self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
         self._to_flush.set_here()
-        self._hungry.set_here()
+        if self._more:
+            self._hungry.set_here()
         if not self._attempts:
             self._idle.set()
 

@@ -69,7 +69,9 @@ async def test_a_handler_sees_its_context(url: str) -> None:
     assert ctx is current
     assert (ctx.run_id, ctx.job, ctx.attempt, ctx.correlation_id) == (run.id, "look", 1, "order 7")
     assert ctx.idempotency_key == "a key"
-    assert ctx.tick is None
+    row_made = ctx.tick.due_at
+    assert abs((datetime.now(UTC) - row_made).total_seconds()) < 3600
+    assert ctx.tick.schedule_id is None
     assert ctx.replica_id > 0
     assert current_context() is None
 

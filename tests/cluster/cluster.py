@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -16,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rota import Rota, StoreUnavailable
-from tests.cluster.judge import Schedule, judge
+from rota import Rota
+from tests.cluster.judge import Schedule, judge, moment
 from tests.harness import execute
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +68,14 @@ class Process:
     @classmethod
     async def spawn(cls, folder: Path, number: int, **environment: str) -> Process:
         stderr = folder / f"stderr-{number}"
-        with open(stderr, "wb") as errors:
+        errors = os.open(stderr, os.O_WRONLY | os.O_CREAT)
+        try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tests.cluster.replica", cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))}
-                | {"ROTA_REPLICA": f"r{number}"} | environment,
+                env=os.environ | {"ROTA_REPLICA": f"r{number}"} | environment,
             )  # fmt: skip
+        finally:
+            os.close(errors)
         made = cls(process, stderr)
         made._reader = asyncio.create_task(made._read())
         return made
@@ -116,7 +119,7 @@ class Process:
     async def gone(self, seconds: float = 20.0) -> int:
         async with asyncio.timeout(seconds):
             assert self._reader is not None
-            await self._reader
+            await asyncio.shield(self._reader)
             return await self.process.wait()
 
     async def kill(self) -> None:
@@ -205,7 +208,7 @@ class Cluster:
     def executing(self, replica: Process) -> bool:
         """It is inside a handler."""
         lines = [line for line in self.traced()[-200:] if line["pid"] == replica.pid]
-        return sum(line["phase"] == "start" for line in lines) > sum(line["phase"] == "end" for line in lines)
+        return bool({line["nonce"] for line in lines} - {line["nonce"] for line in lines if line["phase"] == "end"})
 
     async def enqueue(self, job: str, **parameters: Any) -> int:
         """From outside, as a service that runs nothing would do it."""
@@ -233,6 +236,7 @@ class Cluster:
 
     async def settle(self, seconds: float = 30.0) -> None:
         """No more ticks; wait until all runs have ended; stop gracefully; nothing may be left behind."""
+        await until("every schedule has had some ticks", self._old_enough, seconds)
         await self.sql("update scheduler_configs set enabled = false")
 
         async def active() -> bool:
@@ -241,28 +245,51 @@ class Cluster:
         try:
             await until("all runs have ended", active, seconds)
         except AssertionError as error:
-            stuck = await self.sql(
-                "select id, job_id, state, attempt, losses, replica_id from job_runs where state in ('queued', 'running')"
-            )
+            names = "id, job_id, state, attempt, losses, replica_id"
+            stuck = await self.sql(f"select {names} from job_runs where state in ('queued', 'running')")
             places = {t: await self.sql(f"select * from {t}") for t in (*PLACES, "replicas")}
             raise AssertionError(f"{error}: {stuck}\n{places}") from None
         await self.stop()
 
+    async def _old_enough(self) -> bool:
+        frontier = {
+            (job, name): at
+            for job, name, at in await self.sql("select job_id, name, next_run_at from scheduler_configs")
+        }
+        return all(
+            schedule.first is not None
+            and moment(frontier[schedule.job, schedule.name]) >= schedule.first + timedelta(seconds=4)
+            for schedule in self.schedules
+        )
+
+    async def stop_all_but_queued(self, queued: Sequence[int]) -> None:
+        """Stop while these still wait to be run."""
+        await self._terminate()
+        await self._nothing_left(("claims", "scheduler_locks", "cancellations", "replicas"))
+        assert [row[0] for row in await self.sql("select id from ready")] == list(queued)
+
     async def stop(self) -> None:
+        await self._terminate()
+        await self._nothing_left((*PLACES, "replicas"))
+
+    async def _terminate(self) -> None:
         codes = await asyncio.gather(*(replica.terminate() for replica in self.replicas))
         assert set(codes) <= {0}, f"exit codes {codes}: {[r.stderr.read_text()[-1500:] for r in self.replicas]}"
-        for table in (*PLACES, "replicas"):
+        self.replicas = []
+
+    async def _nothing_left(self, tables: Sequence[str]) -> None:
+        for table in tables:
             left = await self.sql(f"select * from {table}")
             assert not left, f"left in {table}: {left}"
 
-    async def verdict(self) -> None:
-        """Settle, then judge the whole history."""
+    async def verdict(self, *, interrupted: bool = False) -> None:
+        """Settle, then judge the whole history. `interrupted`: attempts were cut short without anybody's death."""
         await self.settle()
-        complaints = judge(await self._ledger(), self.schedules, self.traced())
+        complaints = judge(await self._ledger(), self.schedules, self.traced(), interrupted=interrupted)
         for replica in self.all:
             text = replica.stderr.read_text()
-            if "Traceback" in text or "Warning" in text or "Task " in text:
-                complaints.append(f"stderr of {replica.pid}: {text[-1500:]}")
+            if at := re.search("never retrieved|was destroyed|ResourceWarning|Exception (ignored )?in", text):
+                complaints.append(f"stderr of {replica.pid}: {text[max(0, at.start() - 200) : at.start() + 2000]}")
         assert not complaints, "\n".join(complaints[:40])
 
     async def _ledger(self) -> dict[str, list[dict[str, Any]]]:
@@ -273,10 +300,11 @@ class Cluster:
             "schedule_stats": "config_id, run_count, failure_count",
             "effects": "run_id, attempt",
         }
-        return {
-            table: [dict(zip(names.split(", "), row, strict=True)) for row in await self.sql(f"select {names} from {table}")]
-            for table, names in columns.items()
-        }
+        ledger = {}
+        for table, names in columns.items():
+            rows = await self.sql(f"select {names} from {table}")
+            ledger[table] = [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+        return ledger
 
     def count(self, kind: str) -> int:
         return sum(len(replica.saw(kind)) for replica in self.all)
@@ -286,7 +314,9 @@ PLACES = ("ready", "delayed", "waiting", "claims", "scheduler_locks", "cancellat
 
 
 @asynccontextmanager
-async def cluster(url: str, folder: Path, *, count: int = 3, via: str | None = None, **environment: str) -> AsyncIterator[Cluster]:
+async def cluster(
+    url: str, folder: Path, *, count: int = 3, via: str | None = None, **environment: str
+) -> AsyncIterator[Cluster]:
     """A cluster at work."""
     made = Cluster(url, folder, via=via, **environment)
     try:
@@ -295,12 +325,3 @@ async def cluster(url: str, folder: Path, *, count: int = 3, via: str | None = N
         yield made
     finally:
         await made.close()
-
-
-async def patiently(attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """Whatever it takes, while the database comes and goes."""
-    while True:
-        try:
-            return await attempt()
-        except (StoreUnavailable, OSError):
-            await asyncio.sleep(0.05)

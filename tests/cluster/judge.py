@@ -1,4 +1,4 @@
-"""The verdict on a history: the ledger against an independent enumeration, and the runs against what their handlers did.
+"""The verdict on a history: the ledger against an independent enumeration, and the runs against their handlers.
 
 - Every tick from the first frontier to the last is in the ledger exactly once: as a run, skipped, or in a missed range.
 - Every run that was made has succeeded, once: as often as completions were counted.
@@ -41,7 +41,7 @@ class Schedule:
         return enumeration.ticks(self.cron, self.zone, first - INSTANT, last)
 
 
-def judge(ledger: dict[str, Rows], schedules: list[Schedule], trace: Rows) -> list[str]:
+def judge(ledger: dict[str, Rows], schedules: list[Schedule], trace: Rows, *, interrupted: bool) -> list[str]:
     """What is wrong, as sentences."""
     complaints: list[str] = []
     runs = ledger["job_runs"]
@@ -57,7 +57,7 @@ def judge(ledger: dict[str, Rows], schedules: list[Schedule], trace: Rows) -> li
             complaints.append(f"{where}: {counted.get(config['id'], 0)} completions accepted of {finished} runs")
         if schedule.limit:
             complaints += [f"{where}: {what}" for what in _limit(schedule.limit, mine)]
-    complaints += _completions(runs, trace)
+    complaints += _completions(runs, trace, "end" if interrupted else "start")
     complaints += _children(runs)
     complaints += _effects(runs, ledger["effects"])
     return complaints
@@ -69,7 +69,7 @@ def _ticks(schedule: Schedule, config: dict[str, Any], runs: Rows) -> Iterator[s
     if config["invalid_reason"]:
         yield f"is invalid: {config['invalid_reason']}"
     expected = schedule.ticks(first, frontier - INSTANT)
-    if len(expected) < 3:
+    if len(expected) < 2:
         yield f"only {len(expected)} ticks from {first} to {frontier}: nothing can be judged by them"
     found: Counter[datetime] = Counter()
     for run in runs:
@@ -82,7 +82,8 @@ def _ticks(schedule: Schedule, config: dict[str, Any], runs: Rows) -> Iterator[s
         covered = schedule.ticks(moment(run["missed_from"]), moment(run["missed_to"]))
         found.update(covered)
         if len(covered) != run["missed_count"]:
-            yield f"{run['missed_count']} missed from {run['missed_from']} to {run['missed_to']}: there are {len(covered)}"
+            wrong = f"{run['missed_count']} missed from {run['missed_from']} to {run['missed_to']}"
+            yield f"{wrong}: there are {len(covered)}"
     if lost := sorted(set(expected) - set(found)):
         yield f"{len(lost)} ticks lost: {[str(tick) for tick in lost[:5]]}"
     if invented := sorted(set(found) - set(expected)):
@@ -110,14 +111,14 @@ def _limit(limit: int, runs: Rows) -> Iterator[str]:
             yield f"{active} runs at once at {when}, the limit is {limit}"
 
 
-def _completions(runs: Rows, trace: Rows) -> Iterator[str]:
+def _completions(runs: Rows, trace: Rows, phase: str) -> Iterator[str]:
     ended = {(line["run"], line["nonce"]) for line in trace if line["phase"] == "end"}
-    started = Counter(line["run"] for line in trace if line["phase"] == "start")
+    times = Counter(line["run"] for line in trace if line["phase"] == phase)
     for run in runs:
         where = f"run {run['id']} of {run['job_id']}"
         if run["state"] == "skipped":
-            if started[run["id"]]:
-                yield f"{where} was skipped, and started"
+            if times[run["id"]]:
+                yield f"{where} was skipped, and run"
             continue
         if run["state"] != "succeeded":
             yield f"{where} is {run['state']} after {run['attempt']} attempts: {run['error']}"
@@ -125,13 +126,13 @@ def _completions(runs: Rows, trace: Rows) -> Iterator[str]:
         holder = json.loads(run["result"])
         if (holder["replica"], holder["attempt"]) != (run["replica_id"], run["attempt"]):
             yield (
-                f"{where} was completed by replica {holder['replica']}, attempt {holder['attempt']}, but was last claimed "
-                f"by replica {run['replica_id']}, attempt {run['attempt']}"
+                f"{where} was completed by replica {holder['replica']}, attempt {holder['attempt']}, "
+                f"but was last claimed by replica {run['replica_id']}, attempt {run['attempt']}"
             )
         if (run["id"], holder["nonce"]) not in ended:
             yield f"{where} was completed by an attempt that never ended: {holder}"
-        if started[run["id"]] > 1 and not run["losses"] and run["attempt"] == 1 and run["job_id"] != "ledger":
-            yield f"{where} was started {started[run['id']]} times, though nobody who held it died"
+        if times[run["id"]] > 1 and not run["losses"] and run["attempt"] == 1 and run["job_id"] != "ledger":
+            yield f"{where} was run {times[run['id']]} times, though nobody who held it died"
 
 
 def _children(runs: Rows) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Between a replica and Postgres: forwards messages one by one, knows which of them commits what, and cuts there.
 
-It follows the protocol's framing: the startup message has no type, all others have a byte for it and a length. A turn of
-the client ends with Sync or a simple Query; the server answers each with ReadyForQuery. The turn commits when it runs a
-statement outside of a transaction block, or when it is the COMMIT of one.
+It follows the protocol's framing: the startup message has no type, all others have a byte for it and a length. A turn
+of the client ends with Sync or a simple Query; the server answers each with ReadyForQuery. The turn commits when it
+runs a statement outside of a transaction block, or when it is the COMMIT of one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ class Cut:
     nth: int = 1
     reset: bool = False
     """The client sees a reset instead of an end."""
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    _done: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    def cut(self) -> None:
+        self._done.set()
+
+    async def happened(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._done.wait()
+        return self._done.is_set()
 
 
 class Proxy:
@@ -82,7 +91,8 @@ class Proxy:
         assert task is not None
         self._pipes.add(task)
         try:
-            with suppress(OSError, asyncio.IncompleteReadError, _Severed):
+            # Also when cancelled: in 3.11 the stream server reports that as an error of its own.
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await Pipe(self, reader, writer).run(self._upstream)
         finally:
             writer.transport.abort()
@@ -186,7 +196,7 @@ class Pipe:
         if cut.reset and cut.position != "after":
             linger = struct.pack("ii", 1, 0)
             self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        cut.done.set()
+        cut.cut()
         raise _Severed
 
 

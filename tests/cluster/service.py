@@ -59,7 +59,7 @@ async def brief(ctx: Context) -> Holder:
 @app.job()
 async def steady(ctx: Context) -> Holder:
     with traced(ctx) as me:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(random.uniform(0.1, 1.2))  # sometimes until after the next tick
         return me
 
 

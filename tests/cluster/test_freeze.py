@@ -27,7 +27,7 @@ async def test_frozen_replicas_are_deposed_and_finish_nothing(url: str, tmp_path
         assert it.count("RunTakenOver") > 0, "no zombie tried to finish anything"
 
 
-async def test_a_freeze_shorter_than_the_others_wait_costs_nothing(url: str, tmp_path: Path, rng: random.Random) -> None:
+async def test_a_freeze_shorter_than_that_costs_nothing(url: str, tmp_path: Path, rng: random.Random) -> None:
     async with cluster(url, tmp_path, ROTA_DEAD_AFTER="30", ROTA_LEASE="2") as it:
         for _ in range(5):
             victim = rng.choice(it.replicas)

@@ -110,8 +110,8 @@ async def scheduled(store: Store, **fields: Any) -> ScheduleRow:
 
     Its slots outlive the hours between its ticks, during which nobody beats here.
     """
-    wanted = Declaration(**{"job_id": JOB, "cron": HOURLY, "lock_timeout_seconds": 1_000_000} | fields)
-    row = await store.put_schedule(wanted)
+    given: dict[str, Any] = {"job_id": JOB, "cron": HOURLY, "lock_timeout_seconds": 1_000_000}
+    row = await store.put_schedule(Declaration(**given | fields))
     await fire(store, jobs=[row.job_id])
     return await schedule(store, row.id)
 
@@ -178,6 +178,12 @@ async def claim_one(store: Store, **more: Any) -> Claim:
     return claimed
 
 
+async def running(store: Store, **fields: Any) -> Claim:
+    """A run that was enqueued, and is held."""
+    await enqueue(store, **fields)
+    return await claim_one(store)
+
+
 def outcome(
     claimed: Claim, state: Literal["succeeded", "failed", "cancelled", "queued"] = "succeeded", **more: Any
 ) -> Outcome:
@@ -190,8 +196,7 @@ async def finish(
     state: Literal["succeeded", "failed", "cancelled", "queued"] = "succeeded",
     **more: Any,
 ) -> Finished:
-    """The only run of its claim is done."""
-    return await store.finish_runs([outcome(claimed, state, **more)], closed=[claimed.token])
+    return await store.finish_runs([outcome(claimed, state, **more)], closed=[])
 
 
 async def get(store: Store, run_id: int) -> RunRow:

@@ -209,3 +209,18 @@ async def test_a_name_that_is_taken_is_bad_input(url: str) -> None:
         await store.put_schedule(but(name="second"))
         with pytest.raises(BadInput):
             await store.update_schedule(row.id, row.version, {"name": "second"})
+
+
+async def test_ticks_computed_by_older_time_zone_rules_are_computed_again(url: str) -> None:
+    async with opened(url) as store:
+        await store.declare([JobRow(job_id=JOB)], [Declaration(job_id=JOB, cron="0 3 * * *", timezone="Asia/Tokyo")])
+        await fire(store)
+        [before] = await store.list_schedules()
+        await execute(url, "update scheduler_configs set tzdata = '1999a', next_run_at = '2999-01-01 00:00:00Z'")
+        await store.declare([JobRow(job_id=JOB)], [])
+        [after] = await store.list_schedules()
+        assert after.next_run_at == before.next_run_at
+        await execute(url, "update scheduler_configs set next_run_at = '2999-01-01 00:00:00Z'")
+        await store.declare([JobRow(job_id=JOB)], [])
+        [kept] = await store.list_schedules()
+        assert kept.next_run_at != before.next_run_at, "what our own edition computed, or an operator set, is kept"

@@ -91,7 +91,9 @@ async def test_duplicates_within_one_batch_are_one_run(url: str) -> None:
 
 async def test_of_many_callers_with_one_key_one_makes_the_run(url: str) -> None:
     async with several(url, 4) as stores:
-        calls = [store.enqueue([new(key=f"k{n % 3}"), new(key=f"k{(n + 1) % 3}")]) for store in stores for n in range(6)]
+        calls = [
+            store.enqueue([new(key=f"k{n % 3}"), new(key=f"k{(n + 1) % 3}")]) for store in stores for n in range(6)
+        ]
         made = [each for answer in await asyncio.gather(*calls) for each in answer]
         assert sum(each.created for each in made) == 3
         assert len({each.id for each in made}) == 3
@@ -130,7 +132,7 @@ async def test_no_more_delayed_runs_are_moved_than_asked_for(url: str) -> None:
         await hour(url, 1)
         assert await stores[0].promote_due(3) == 3
         moved = await asyncio.gather(*(store.promote_due(20) for store in stores))
-        assert sum(moved) + sum([await stores[0].promote_due(100)]) == 27
+        assert sum(moved) + await stores[0].promote_due(100) == 27
         assert len(await claim(stores[0])) == 30
 
 
@@ -167,7 +169,8 @@ async def test_a_claimed_run_is_running(url: str) -> None:
         run_id = await enqueue(store)
         token = new_token()
         claimed = await claim_one(store, replica=7, token=token)
-        assert (claimed.id, claimed.token, claimed.attempt, claimed.losses, claimed.slot) == (run_id, token, 1, 0, False)
+        assert (claimed.id, claimed.token, claimed.slot) == (run_id, token, False)
+        assert (claimed.attempt, claimed.losses) == (1, 0)
         row = await get(store, run_id)
         assert (row.state, row.replica_id, row.attempt) == ("running", 7, 1)
         assert row.started_at is not None
@@ -191,7 +194,9 @@ async def test_a_second_call_with_the_same_token_returns_the_same_runs(url: str)
 async def test_each_run_is_taken_once_by_any_number_of_replicas(url: str) -> None:
     async with several(url, 4) as stores:
         made = await stores[0].enqueue([new() for _ in range(200)])
-        batches = await asyncio.gather(*(claim(store, 9, replica=n) for n, store in enumerate(stores) for _ in range(8)))
+        batches = await asyncio.gather(
+            *(claim(store, 9, replica=n) for n, store in enumerate(stores) for _ in range(8))
+        )
         taken = [each.id for batch in batches for each in batch]
         assert sorted(taken) == sorted(set(taken))
         rest = await claim(stores[0], 500)

@@ -100,7 +100,7 @@ async def test_missing_tables_are_refused_when_migrating_is_off(url: str) -> Non
     store = open_store(Settings(url=url))
     await store.open()
     try:
-        with pytest.raises(SchemaMismatch, match="not there.*rota migrate"):
+        with pytest.raises(SchemaMismatch, match=r"not there.*rota migrate"):
             await check_schema(store, migrate=False)
         assert await store.schema_version() == (0, 0)
         assert await check_schema(store, migrate=True)
@@ -123,7 +123,7 @@ async def test_tables_that_need_newer_code_are_refused(url: str) -> None:
     async with opened(url) as store:
         await execute(url, "insert into migrations (version, name, compatible_with) values (99, '0099_future', 99)")
         assert await store.schema_version() == (99, 99)
-        with pytest.raises(SchemaMismatch, match="version 99.*upgrade rota"):
+        with pytest.raises(SchemaMismatch, match=r"version 99.*upgrade rota"):
             await check_schema(store, migrate=True)
 
 
@@ -145,10 +145,7 @@ async def test_a_store_that_is_not_open_says_so(url: str) -> None:
 
 
 def test_both_stores_have_the_same_queries() -> None:
-    verbs = [
-        {name.split(".")[0] for name in load_queries(f"rota.stores.{kind}")}
-        for kind in ("postgres", "sqlite")
-    ]
+    verbs = [{name.split(".")[0] for name in load_queries(f"rota.stores.{kind}")} for kind in ("postgres", "sqlite")]
     assert verbs[0] == verbs[1]
 
 

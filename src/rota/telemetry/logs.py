@@ -50,6 +50,13 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
             + ", ".join(f"{job} (run {run_id})" for run_id, job in e.runs)
         ),
     ),
+    events.StoreReplaced: (
+        logging.ERROR,
+        lambda e: (
+            f"another database answers ({e.now}, was {e.before}): after a failover or a restore, "
+            "commits of the last moments may be missing; check what should have run"
+        ),
+    ),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 

@@ -6,11 +6,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import asyncpg
 
-from rota.errors import RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
+from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
 from rota.stores.queries import load_queries
 
 T = TypeVar("T")
@@ -87,10 +87,14 @@ class translated:
     def __init__(self, url: str) -> None:
         self._where = url.rpartition("@")[2].partition("?")[0].removeprefix("postgresql://")
 
-    def __enter__(self) -> None: ...
+        self.spared: BaseException | None = None
+        """An error that is none of the store's, and goes through as it is."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None or isinstance(error, RotaError):
+        if error is None or error is self.spared or isinstance(error, RotaError):
             return
         where = f"Postgres at {self._where or 'the default socket'}"
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -104,6 +108,8 @@ class translated:
             error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedColumnError
         ):
             raise SchemaMismatch(f"{where} lacks rota's tables ({error}): run `rota migrate`") from error
+        if isinstance(error, asyncpg.IntegrityConstraintViolationError | asyncpg.DataError):
+            raise BadInput(f"nothing was changed: {error}") from error
         if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError | asyncpg.InvalidCatalogNameError):
             raise StoreUnavailable(f"{where} does not let us in: {error}; check user, password and database") from error
         if isinstance(error, _TRANSIENT):

@@ -25,8 +25,9 @@ class PostgresReplicas(PostgresBase):
         connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL | silence, timeout=3.0)
         try:
             with pg.translated(self.settings.url):
+                identity = str(await connection.fetchval(pg.QUERIES["join.identity"]))
                 if resume is not None and await _resume(connection, resume):
-                    return PostgresLifeline(connection, resume, self.settings)
+                    return PostgresLifeline(connection, resume, identity, self.settings)
                 replica_id = await connection.fetchval(pg.QUERIES["join.id"])
                 # Locked before the row can be seen: nobody may find the row and the lock free.
                 if not await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
@@ -36,7 +37,7 @@ class PostgresReplicas(PostgresBase):
         except BaseException:
             connection.terminate()
             raise
-        return PostgresLifeline(connection, replica_id, self.settings)
+        return PostgresLifeline(connection, replica_id, identity, self.settings)
 
     async def leave(self, replica_id: int) -> Buried:
         async def transition(connection: pg.Connection) -> Buried:
@@ -97,8 +98,8 @@ class PostgresReplicas(PostgresBase):
 
 
 class PostgresLifeline(Lifeline):
-    def __init__(self, connection: pg.Connection, replica_id: int, settings: Settings) -> None:
-        self.replica_id = replica_id
+    def __init__(self, connection: pg.Connection, replica_id: int, identity: str, settings: Settings) -> None:
+        self.replica_id, self.identity = replica_id, identity
         self._connection, self._settings = connection, settings
         self._caretaker = False
         self._beat_sent = steady()

@@ -48,10 +48,12 @@ class PostgresRuns(PostgresBase):
         return taken[::-1]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
-        try:
-            rows = await self.fetch("claim_runs", token, replica_id, list(jobs), limit)
-        except asyncpg.UniqueViolationError:
-            rows = await self.fetch("claim_runs.again", token)
+        arguments = (token, replica_id, list(jobs), limit)
+        with pg.translated(self.settings.url):
+            try:
+                rows = await pg.retried(lambda: self.pool.fetch(pg.QUERIES["claim_runs"], *arguments))
+            except asyncpg.UniqueViolationError:
+                rows = await self.fetch("claim_runs.again", token)
         return [
             Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=d, config_id=c,
                   correlation_id=o, slot=s, rank=r)
@@ -89,19 +91,26 @@ class PostgresRuns(PostgresBase):
 
     @asynccontextmanager
     async def transaction(self, claim: Claim) -> AsyncIterator[tuple[Any, Callable[[Outcome], Any]]]:
-        async with self.begin() as connection:
-            # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
-            await connection.execute("set local idle_in_transaction_session_timeout = 0")
-            await connection.execute("set local statement_timeout = 0")
-            await connection.execute("set local enable_seqscan = on; set local jit = on")
+        with pg.translated(self.settings.url) as boundary:
+            async with pg.transaction(self.pool) as connection:
+                # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
+                await connection.execute("set local idle_in_transaction_session_timeout = 0")
+                await connection.execute("set local statement_timeout = 0")
+                await connection.execute("set local enable_seqscan = on; set local jit = on")
 
-            async def finish(outcome: Outcome) -> None:
-                await connection.execute("set local idle_in_transaction_session_timeout = '3s'")
-                finished = await self._finish([outcome], [], connection)
-                if outcome.id not in finished.accepted:
-                    raise RunLost(f"run {claim.id} was taken over; its transaction is rolled back")
+                async def finish(outcome: Outcome) -> None:
+                    with pg.translated(self.settings.url):
+                        await connection.execute("set local idle_in_transaction_session_timeout = '3s'")
+                    finished = await self._finish([outcome], [], connection)
+                    if outcome.id not in finished.accepted:
+                        raise RunLost(f"run {claim.id} was taken over; its transaction is rolled back")
 
-            yield connection, finish
+                try:
+                    yield connection, finish
+                except BaseException as error:
+                    # The handler's own error, even if it looks like one of the database's.
+                    boundary.spared = error
+                    raise
 
     async def report_progress(self, items: Sequence[tuple[int, int, str]]) -> None:
         await self.fetch("report_progress", *pg.columns(items, 3))

@@ -1,11 +1,14 @@
-"""Connections to a SQLite file: how they are made, and how their errors become rota's, at this one boundary."""
+"""Connections to a SQLite file: how they are made, and how their errors become rota's, at this one boundary.
+
+A process must reach the file through one copy of SQLite only, and that is apsw's: the locks of a file hold between
+processes, and whatever else in this process opens and closes the file takes ours away.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import re
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,7 +150,7 @@ class translated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, RotaError):
             return
-        if isinstance(error, apsw.ConstraintError | apsw.MismatchError | sqlite3.IntegrityError):
+        if isinstance(error, apsw.ConstraintError | apsw.MismatchError):
             raise BadInput(f"nothing was changed: {error}") from error
         if isinstance(error, apsw.SQLError):
             _explain(self._path, error)

@@ -62,7 +62,6 @@ class SQLiteFinish(SQLiteBase):
 
 
 def _begin(db: Session) -> apsw.Connection:
-    assert isinstance(db.connection, apsw.Connection)
     db.execute("begin immediate")
     return db.connection
 

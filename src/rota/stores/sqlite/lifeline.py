@@ -25,6 +25,8 @@ _TRIES, _RESUME_TRIES = 100, 20
 class SQLiteLifeline(Lifeline):
     def __init__(self, path: str, settings: Settings) -> None:
         self.replica_id = 0
+        found = os.stat(path)
+        self.identity = f"file {found.st_dev}:{found.st_ino}"
         self._path, self._settings = path, settings
         self._worker = Worker(lambda: connect(path, settings.lease), "rota-lifeline")
         self._lock: files.FileLock | None = None
@@ -77,14 +79,15 @@ class SQLiteLifeline(Lifeline):
         raise StoreUnavailable(f"the files in {self._path}-replicas are locked by others: end those processes")
 
     async def beat(self, *, holding: bool) -> Pulse:
-        try:
-            with translated(self._path):
+        with translated(self._path):
+            try:
                 async with asyncio.timeout(self._settings.lease):
                     return await self._worker.write(lambda db: self._beat(db, holding))
-        except TimeoutError as error:
-            raise StoreUnavailable(
-                f"{self._path} was busy for {self._settings.lease} s: somebody holds a long write transaction"
-            ) from error
+            except TimeoutError as error:
+                raise StoreUnavailable(
+                    f"{self._path} was busy for {self._settings.lease} s: another process holds a write transaction; "
+                    "end it, or make it shorter"
+                ) from error
 
     async def close(self) -> None:
         self._release()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +13,9 @@ import msgspec
 from rota.store import Buried, Hint, Lifeline, ReplicaRow
 from rota.stores.sqlite import files
 from rota.stores.sqlite.base import SQLiteBase
-from rota.stores.sqlite.connection import connect, translated
+from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.lifeline import SQLiteLifeline
-from rota.stores.sqlite.session import QUERIES, Session, encode
+from rota.stores.sqlite.session import Session, encode
 from rota.stores.sqlite.times import from_text, shifted
 
 _KINDS: tuple[Hint, ...] = ("ready", "schedules", "cancel", "finished")
@@ -22,7 +24,8 @@ _LISTEN_BUSY, _LISTEN_IDLE = 0.005, 0.02
 
 class SQLiteReplicas(SQLiteBase):
     async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
-        lifeline = SQLiteLifeline(self.path, self.settings)
+        with translated(self.path):
+            lifeline = SQLiteLifeline(self.path, self.settings)
         try:
             if resume is None or not await lifeline.resume(resume):
                 await lifeline.enter(name, host, pid, encode(list(jobs)), self.tag)
@@ -70,20 +73,31 @@ class SQLiteReplicas(SQLiteBase):
         """Nothing to do: the commit that the hint is about was the hint."""
 
     async def listen(self, heard: Callable[[Hint], None]) -> None:
-        with translated(self.path):
-            connection = await asyncio.to_thread(connect, self.path)
-            try:
-                before, pause = None, _LISTEN_BUSY
-                while True:
-                    version = connection.execute(QUERIES["hint.version"]).fetchall()
-                    pause = _LISTEN_BUSY if version != before else min(pause * 1.1, _LISTEN_IDLE)
-                    if version != before:
-                        before = version
-                        for kind in _KINDS:
-                            heard(kind)
-                    await asyncio.sleep(pause)
-            finally:
-                connection.close()
+        loop, stop, worker = asyncio.get_running_loop(), threading.Event(), self.new_worker()
+
+        def announce() -> None:
+            for kind in _KINDS:
+                if not stop.is_set():
+                    heard(kind)
+
+        try:
+            with translated(self.path):
+                await worker.run(lambda db: _watch(db, stop, lambda: loop.call_soon_threadsafe(announce)))
+        finally:
+            stop.set()
+            worker.stop()
+
+
+def _watch(db: Session, stop: threading.Event, changed: Callable[[], object]) -> None:
+    """Ask often while commits follow each other and seldom when nothing happens: an idle replica costs little."""
+    before, pause = None, _LISTEN_BUSY
+    while not stop.is_set():
+        version = db.value("hint.version")
+        if version != before:
+            before, pause = version, _LISTEN_BUSY
+            changed()
+        time.sleep(pause)
+        pause = min(pause * 1.1, _LISTEN_IDLE)
 
 
 def _free(db: Session, ids: list[int], losses: int) -> Buried:

@@ -14,7 +14,7 @@ from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.session import QUERIES, Session, encode
-from rota.stores.sqlite.times import optional_time, shifted, to_text
+from rota.stores.sqlite.times import from_text, shifted, to_text
 
 _CONDITIONS = {
     "job_id": "job_id = :job_id",
@@ -103,7 +103,6 @@ class SQLiteRuns(SQLiteBase):
 
     async def prune(self, keep_days: float, limit: int) -> int:
         def old(db: Session, most: int) -> list[int]:
-            assert isinstance(db.connection, apsw.Connection)
             found: list[int] = []
             before = shifted(db.now(), -86400 * keep_days)
             for run_id, may_be_old, is_old in db.connection.execute(QUERIES["prune.old"], (before,)):
@@ -154,45 +153,34 @@ def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
 
 
 def _session_of(connection: Any, path: str) -> Session:
-    if not isinstance(connection, apsw.Connection | sqlite3.Connection):
-        raise BadInput(f"connection must be an apsw or sqlite3 connection, not {type(connection).__name__}")
-    session = Session(connection)
-    file = next((file for _, name, file in session.execute("pragma database_list") if name == "main"), "")
+    if isinstance(connection, sqlite3.Connection):
+        # File locks hold between processes, not within one: commits of both copies would be lost, silently.
+        raise BadInput(
+            "connection must be an apsw.Connection: the sqlite3 module is a second copy of SQLite, and two copies in "
+            f"one process do not see each other's locks; open {path} with apsw in every process that runs rota"
+        )
+    if not isinstance(connection, apsw.Connection):
+        raise BadInput(f"connection must be an apsw.Connection, not {type(connection).__name__}")
+    file = connection.db_filename("main")
     if not (os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)):
         raise BadInput(f"connection is open on {file or 'memory'}, not on rota's file {path}")
-    return session
+    return Session(connection)
 
 
 def _enqueue_within(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
-    """All or none, as a part of the caller's transaction; without one, in one of its own."""
+    """All or none, as a part of the caller's transaction; if there is none, in one of its own."""
     if not runs:
         return []
-    if not db.connection.in_transaction:
-        db.execute("begin immediate")
-        undo, done = "rollback", "" if _begins_by_itself(db.connection) else "commit"
-    else:
-        db.execute("savepoint rota_enqueue")
-        undo, done = "rollback to rota_enqueue", "release rota_enqueue"
+    own = not db.connection.in_transaction
+    db.execute("begin immediate" if own else "savepoint rota_enqueue")
     try:
         made = enqueue(db, runs)
     except BaseException:
         if db.connection.in_transaction:
-            db.execute(undo)
-            if undo != "rollback":
-                db.execute(done)
+            db.execute("rollback" if own else "rollback to rota_enqueue; release rota_enqueue")
         raise
-    if done:
-        db.execute(done)
+    db.execute("commit" if own else "release rota_enqueue")
     return made
-
-
-def _begins_by_itself(connection: apsw.Connection | sqlite3.Connection) -> bool:
-    """The standard library, unless told otherwise, begins for the caller and leaves the commit to it."""
-    return (
-        isinstance(connection, sqlite3.Connection)
-        and connection.isolation_level is not None
-        and getattr(connection, "autocommit", -1) is not True
-    )
 
 
 def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> list[Claim]:
@@ -209,7 +197,7 @@ def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> 
         db.all("claim_runs.hold", (replica_id, now, encode(held)))
     rows.sort(key=lambda row: (popped[row[0]][0], row[0]))
     return [
-        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=optional_time(d),
+        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=from_text(d),
               config_id=c, correlation_id=o, slot=popped[i][1], rank=popped[i][0])
         for i, j, a, n, p, k, d, c, o in rows
     ]  # fmt: skip
@@ -217,7 +205,7 @@ def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> 
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:
     return [
-        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=optional_time(d),
+        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=from_text(d),
               config_id=c, correlation_id=o, slot=bool(s), rank=r)
         for i, j, a, n, p, k, d, c, o, s, r in db.all("claim_runs.again", (token,))
     ]  # fmt: skip

@@ -12,7 +12,8 @@ from rota.errors import BadInput, NotFound, StaleWrite
 from rota.store import Agenda, Declaration, Enqueued, JobRow, ScheduleRow, changed_fields, tick_key
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.session import Record, Session, encode
-from rota.stores.sqlite.times import optional_text, seconds_until, to_text
+from rota.stores.sqlite.times import from_text, optional_text, seconds_until, to_text
+from rota.timetable import TZDATA_VERSION, next_by_rules
 
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
@@ -33,6 +34,7 @@ class SQLiteSchedules(SQLiteBase):
                 elif changes := changed_fields(found[0][1], schedule):
                     _update(db, found[0][0], changes | {"declared": declared})
             db.all("declare.revalidate", (encode([job.job_id for job in jobs]),))
+            _follow_the_rules(db, [job.job_id for job in jobs], now)
 
         await self.write(transition)
 
@@ -107,6 +109,14 @@ class SQLiteSchedules(SQLiteBase):
         return await self.write(transition, unless=lambda db: None if unknown(db) else [])
 
 
+def _follow_the_rules(db: Session, jobs: list[str], now: str) -> None:
+    """Governments change time zones; what was computed by an older edition is computed again."""
+    for schedule_id, cron, timezone in db.all("declare.outdated", (encode(jobs), TZDATA_VERSION, now)):
+        again = next_by_rules(cron, timezone, from_text(now))
+        if again is not None:
+            db.all("declare.recompute", (schedule_id, to_text(again), TZDATA_VERSION))
+
+
 def _schedule(db: Session, schedule_id: int) -> ScheduleRow:
     rows = db.structs(ScheduleRow, "list_schedules", {"id": schedule_id, "job_id": None, "name": None})
     if not rows:
@@ -115,11 +125,10 @@ def _schedule(db: Session, schedule_id: int) -> ScheduleRow:
 
 
 def _update(db: Session, schedule_id: int, changes: dict[str, Any]) -> None:
-    if not changes:
-        return
     if isinstance(changes.get("next_run_at"), datetime):
         changes = changes | {"next_run_at": optional_text(changes["next_run_at"])}
-    settings = ", ".join(f"{name} = ?" for name in changes)
+    # The version is set here too: the trigger that counts does not look at `next_run_at`.
+    settings = ", ".join(["version = version + 1", *(f"{name} = ?" for name in changes)])
     db.execute(f"update scheduler_configs set {settings} where id = ?", (*changes.values(), schedule_id))
 
 

@@ -1,8 +1,7 @@
-"""Named statements on one connection, apsw's or the standard library's, so that both run the same SQL."""
+"""Named statements on one connection."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,24 +26,18 @@ R = TypeVar("R", bound=msgspec.Struct)
 class Session:
     """What a transition sees of the database."""
 
-    def __init__(self, connection: apsw.Connection | sqlite3.Connection) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
     def execute(self, sql: str, values: Values = ()) -> list[Record]:
-        if isinstance(self.connection, apsw.Connection):
-            return self.connection.execute(sql, values).fetchall()
-        cursor = self.connection.cursor()
-        cursor.row_factory = None
-        return cursor.execute(sql, values).fetchall()
+        return self.connection.execute(sql, values).fetchall()
 
     def all(self, name: str, values: Values = ()) -> list[Record]:
         return self.execute(QUERIES[name], values)
 
     def each(self, name: str, rows: Iterable[Values]) -> list[Record]:
         """The statement once for every row; all that it returned."""
-        if isinstance(self.connection, apsw.Connection):
-            return self.connection.executemany(QUERIES[name], rows).fetchall()
-        return [found for values in rows for found in self.all(name, values)]
+        return self.connection.executemany(QUERIES[name], rows).fetchall()
 
     def value(self, name: str, values: Values = ()) -> Any:
         rows = self.all(name, values)
@@ -52,7 +45,6 @@ class Session:
 
     def structs(self, kind: type[R], name: str, values: Values = (), sql: str | None = None) -> list[R]:
         """Rows as `kind`, by the names of the columns."""
-        assert isinstance(self.connection, apsw.Connection)
         cursor = self.connection.execute(sql or QUERIES[name], values)
         try:
             names = [column[0] for column in cursor.get_description()]

@@ -14,6 +14,7 @@ from rota.store import Decide, Decision, DueSchedule, Fired, Tick
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.session import Record, Session, encode
 from rota.stores.sqlite.times import from_text, optional_text, optional_time, to_text
+from rota.timetable import TZDATA_VERSION
 
 
 class SQLiteTicks(SQLiteBase):
@@ -97,7 +98,10 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
         db.all("fire_due.cancel", (encode(stopping), now))
     if probing := [d.schedule.job_id for d in decisions if d.probe]:
         db.all("fire_due.probe", (encode(probing), now))
-    frontier = [(d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason) for d in decisions]
+    frontier = [
+        (d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason, TZDATA_VERSION)
+        for d in decisions
+    ]
     if len(db.each("fire_due.advance", frontier)) != len(decisions):
         raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
     started = [tick.due_at for _, tick in ticks if tick.place == "ready"]
@@ -141,7 +145,7 @@ def _admissible(db: Session, now: str) -> list[int]:
     by_job: dict[int, bool] = {}
     for job_id, free in db.all("admit_waiting.jobs", (now,)):
         if free > 0:
-            by_job |= dict(db.all("admit_waiting.of_job", (job_id, free)))
+            by_job |= dict(db.all("admit_waiting.of_job", (job_id, free, encode(list(by_schedule)))))
     return [run_id for run_id, also_job in by_schedule.items() if not also_job or run_id in by_job] + [
         run_id for run_id, also_config in by_job.items() if not also_config
     ]

@@ -28,6 +28,7 @@ create table rota.scheduler_configs (
     catch_up_limit       integer not null default 100 check (catch_up_limit between 1 and 10000),
     skip_if_older_than_seconds integer not null default 86400 check (skip_if_older_than_seconds > 0),
     next_run_at          timestamptz,
+    tzdata               text,  -- the edition of the time zone rules by which next_run_at was computed
     paused_at            timestamptz,
     resumed_at           timestamptz,
     invalid_reason       text,
@@ -173,6 +174,21 @@ create table rota.claims (
     replica_id integer not null,
     ids        bigint[] not null
 );
+
+-- Runs that waited for a slot of a deleted schedule are looked at again; a slot of the job stays taken.
+create function rota.schedule_deleted() returns trigger language plpgsql as $$
+begin
+    with left_over as (
+        delete from rota.waiting w where w.by_config and w.config_id = old.id returning w.id
+    )
+    insert into rota.delayed (run_at, id)
+    select r.run_at, r.id from left_over join rota.job_runs r using (id)
+    on conflict do nothing;
+    update rota.scheduler_locks set config_id = null where config_id = old.id and job_id is not null;
+    return old;
+end $$;
+create trigger schedule_deleted
+    before delete on rota.scheduler_configs for each row execute function rota.schedule_deleted();
 
 create table rota.cancellations (
     run_id       bigint primary key,

@@ -1,6 +1,10 @@
 -- name: join.id
 select nextval('rota.replicas_id_seq')::integer
 
+-- name: join.identity
+-- A promoted standby has another timeline, a restored cluster another system identifier.
+select format('system %s, timeline %s', system_identifier, timeline_id) from pg_control_system(), pg_control_checkpoint()
+
 -- name: join.lock
 select pg_try_advisory_lock($1, $2)
 
@@ -84,6 +88,7 @@ back as (
     update rota.job_runs r
     set state = case when lost.unwanted then 'cancelled' else 'queued' end,
         finished_at = case when lost.unwanted then now end,
+        lock_token = null,
         losses = r.losses + $2
     from lost, clock where r.id = lost.id
     returning r.id, r.job_id, r.state, rota.rank(r.run_at, r.priority) as rank

@@ -64,12 +64,14 @@ claimed as (
         error = null, progress = null
     from popped, clock
     where r.id = popped.id and r.state = 'queued'
-    returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id,
+    returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, coalesce(r.due_at, r.created_at) as due_at, r.config_id,
         r.correlation_id, popped.slot, popped.rank
 ),
 batch as (
+    -- A token that was used before must be noticed, also when there is nothing to be had any more.
     insert into rota.claims (token, replica_id, ids)
-    select $1, $2, array_agg(id) from claimed having count(*) > 0
+    select $1, $2, coalesce(array_agg(id), '{}') from claimed
+    having count(*) > 0 or exists (select from rota.claims where token = $1)
 ),
 held as (
     update rota.scheduler_locks l
@@ -81,7 +83,7 @@ select id, job_id, attempt, losses, parameters, idempotency_key, due_at, config_
 from claimed order by rank, id
 
 -- name: claim_runs.again
-select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id, r.correlation_id,
+select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id,
        exists (select from rota.scheduler_locks l where l.run_id = r.id) as slot,
        rota.rank(r.run_at, r.priority) as rank
 from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = c.token and r.state = 'running'
@@ -240,9 +242,17 @@ parked as (
 select state, missed_count, exists (select from again) as again from found
 
 -- name: prune
-with old as (
-    select id from (select id, state, finished_at from rota.job_runs order by id limit $2) oldest
-    where finished_at < rota.rota_now() - $1 * interval '1 day'
+-- Looks no further than the first run that is too young: what it costs is what there is to delete.
+with horizon as materialized (select rota.rota_now() - $1 * interval '1 day' as at),
+old as (
+    select r.id from rota.job_runs r
+    where r.id < coalesce((select young.id from rota.job_runs young where young.created_at >= (select at from horizon)
+                           order by young.id limit 1), 9223372036854775807)
+        and r.finished_at < (select at from horizon)
+        and (r.config_id is null or r.idempotency_key is null
+             or exists (select from rota.job_runs newer
+                        where newer.config_id = r.config_id and newer.idempotency_key > r.idempotency_key))
+    order by r.id limit $2
 ),
 gone as (
     delete from rota.job_runs r using old where r.id = old.id returning r.id

@@ -15,6 +15,15 @@ join unnest($1::text[], $2::text[]) as wanted (job_id, name) using (job_id, name
 order by c.id
 for update of c
 
+-- name: declare.outdated
+-- Not due yet, and computed by older rules than ours.
+select id, cron, timezone, (select rota.rota_now()) as now from rota.scheduler_configs
+where job_id = any($1::text[]) and timezone is not null and tzdata < $2 and next_run_at > (select rota.rota_now())
+order by id for update
+
+-- name: declare.recompute
+update rota.scheduler_configs set next_run_at = $2, tzdata = $3, version = version + 1 where id = $1
+
 -- name: declare.revalidate
 update rota.scheduler_configs set invalid_reason = null
 where job_id = any($1::text[]) and invalid_reason is not null
@@ -144,7 +153,7 @@ select count(*) filter (where place = 'ready') as ready, count(*) as runs, (sele
 with advanced as (
     update rota.scheduler_configs c
     set next_run_at = s.next_run_at, invalid_reason = s.invalid_reason, version = c.version + 1,
-        paused_at = null, resumed_at = null
+        paused_at = null, resumed_at = null, tzdata = $5
     from unnest($1::integer[], $2::bigint[], $3::timestamptz[], $4::text[])
         as s (id, version, next_run_at, invalid_reason)
     where c.id = s.id and c.version = s.version
@@ -218,7 +227,10 @@ by_job as (
     from unnest($2::text[]) as k (job_id)
     join rota.jobs j on j.job_id = k.job_id
     cross join lateral (
-        select w.id from rota.waiting w where w.by_job and w.job_id = j.job_id order by w.rank, w.id
+        -- A run whose schedule is full does not hold up those that could start.
+        select w.id from rota.waiting w
+        where w.by_job and w.job_id = j.job_id and (not w.by_config or w.id in (select id from by_schedule))
+        order by w.rank, w.id
         limit case when j.concurrency_limit = 0 then 1000 else greatest(0, j.concurrency_limit - (
             select count(*) from rota.scheduler_locks l
             where l.job_id = j.job_id and l.expires_at > (select now from clock))) end

@@ -34,6 +34,7 @@ create table scheduler_configs (
     skip_if_older_than_seconds integer not null default 86400
         constraint "skip_if_older_than_seconds is above 0" check (skip_if_older_than_seconds > 0),
     next_run_at          text,
+    tzdata               text,  -- the edition of the time zone rules by which next_run_at was computed
     paused_at            text,
     resumed_at           text,
     invalid_reason       text,

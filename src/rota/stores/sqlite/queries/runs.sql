@@ -43,7 +43,7 @@ update job_runs
 set state = 'running', lock_token = :token, replica_id = :replica_id, attempt = attempt + 1, started_at = :now,
     error = null, progress = null
 where id in (select value from json_each(:ids)) and state = 'queued'
-returning id, job_id, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id
+returning id, job_id, attempt, losses, parameters, idempotency_key, coalesce(due_at, created_at), config_id, correlation_id
 
 -- name: claim_runs.batch
 insert into claims (token, replica_id, ids) values (?1, ?2, ?3)
@@ -54,7 +54,7 @@ set replica_id = ?1, expires_at = strftime('%Y-%m-%d %H:%M:%f000', ?2, timeout_s
 where run_id in (select value from json_each(?3))
 
 -- name: claim_runs.again
-select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, r.due_at, r.config_id, r.correlation_id,
+select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id,
        exists (select 1 from scheduler_locks l where l.run_id = r.id), k.rank
 from claims c, json_each(c.ids) i
 join job_runs r on r.id = i.value and r.lock_token = c.token and r.state = 'running'

@@ -10,6 +10,14 @@ on conflict (job_id) do update
 -- name: declare.existing
 select id, declared from scheduler_configs where job_id = ?1 and name = ?2
 
+-- name: declare.outdated
+-- Not due yet, and computed by older rules than ours.
+select id, cron, timezone from scheduler_configs
+where job_id in (select value from json_each(?1)) and timezone is not null and tzdata < ?2 and next_run_at > ?3
+
+-- name: declare.recompute
+update scheduler_configs set next_run_at = ?2, tzdata = ?3, version = version + 1 where id = ?1
+
 -- name: declare.revalidate
 update scheduler_configs set invalid_reason = null
 where invalid_reason is not null and job_id in (select value from json_each(?1))
@@ -135,7 +143,7 @@ values (?1, ?2, ?3, ?4, '9999-12-31 23:59:59.999999')
 
 -- name: fire_due.advance
 update scheduler_configs
-set next_run_at = ?3, invalid_reason = ?4, version = version + 1, paused_at = null, resumed_at = null
+set next_run_at = ?3, invalid_reason = ?4, version = version + 1, paused_at = null, resumed_at = null, tzdata = ?5
 where id = ?1 and version = ?2
 returning id
 
@@ -195,7 +203,10 @@ where j.job_id in (select distinct job_id from waiting where by_job = 1)
 select id, by_job from waiting where by_config = 1 and config_id = ?1 order by rank, id limit ?2
 
 -- name: admit_waiting.of_job
-select id, by_config from waiting where by_job = 1 and job_id = ?1 order by rank, id limit ?2
+-- A run whose schedule is full does not hold up those that could start.
+select id, by_config from waiting
+where by_job = 1 and job_id = ?1 and (by_config = 0 or id in (select value from json_each(?3)))
+order by rank, id limit ?2
 
 -- name: admit_waiting.slots
 insert into scheduler_locks (config_id, job_id, run_id, timeout_seconds, acquired_at, expires_at)

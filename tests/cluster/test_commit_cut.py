@@ -1,0 +1,96 @@
+"""The connection, or the process, is lost around a COMMIT: what was done is found, what was not done is done again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+
+from tests.cluster.cluster import ROUNDS, Cluster, Process, cluster
+from tests.cluster.proxy import POSITIONS, Cut, Proxy
+from tests.harness import Databases
+
+# The names of queries; those of a transaction of several statements stand for it.
+POSTGRES = [
+    "claim_runs",
+    "finish_runs",
+    "enqueue",
+    "block fire_due.write",
+    "block finish_runs",
+    "block admit_waiting",
+    "beat",
+]
+SQLITE = ["claim_runs", "finish_runs", "enqueue", "fire_due.write", "effect", "beat"]
+
+
+def _through(proxy: Proxy, url: str) -> str:
+    database = url.removeprefix("postgresql://postgres@/").partition("?")[0]
+    return f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
+
+
+async def test_connections_cut_around_commit(databases: Databases, tmp_path: Path, rng: random.Random) -> None:
+    server = databases.server()
+    url = server.new_database()
+    cuts = list(itertools.product(POSTGRES, POSITIONS))
+    rng.shuffle(cuts)
+    async with Proxy(server.socket) as proxy:
+        async with cluster(url, tmp_path, via=_through(proxy, url)) as it:
+            for kind, position in itertools.islice(itertools.cycle(cuts), max(ROUNDS, len(cuts))):
+                cut = proxy.arm(Cut(kind, position, nth=rng.randint(1, 3), reset=rng.random() < 0.5))
+                assert await cut.happened(30), f"no {cut} within 30 s; seen: {proxy.seen}"
+            await it.verdict()
+            assert it.count("ServiceFailed") > 0
+
+
+async def test_a_claim_that_goes_on_without_its_connection(databases: Databases, tmp_path: Path) -> None:
+    """The client asks again while the server is still busy with the first time: what that takes is not forgotten."""
+    server = databases.server()
+    url = server.new_database()
+    async with Proxy(server.socket) as proxy:
+        it = Cluster(url, tmp_path, via=_through(proxy, url), ROTA_DEAD_AFTER="30", ROTA_LEASE="20")
+        try:
+            await it.lay_out([])
+            [replica] = await it.start(1)
+            replica.send(signal.SIGSTOP)
+            run_id = await it.enqueue("brief")
+            operator = await asyncpg.connect(url)
+            try:
+                async with operator.transaction():
+                    await operator.execute("select from rota.job_runs where id = $1 for update", run_id)
+                    cut = proxy.arm(Cut("claim_runs", "blind"))
+                    replica.send(signal.SIGCONT)
+                    assert await cut.happened(10)
+                    await asyncio.sleep(1.0)
+            finally:
+                await operator.close()
+            await it.reached(run_id, "succeeded", 10)
+            await it.stop()
+        finally:
+            await it.close()
+
+
+async def test_processes_killed_around_commit(tmp_path: Path, rng: random.Random) -> None:
+    deaths = list(itertools.product(SQLITE, ["before", "after"]))
+    rng.shuffle(deaths)
+    async with cluster(f"sqlite:///{tmp_path / 'rota.db'}", tmp_path) as it:
+        to_come = iter(list(itertools.islice(itertools.cycle(deaths), max(ROUNDS, len(deaths)))))
+        await asyncio.gather(*(_die_again_and_again(it, replica, to_come, rng) for replica in list(it.replicas)))
+        await it.verdict()
+        assert await it.value("select coalesce(sum(losses), 0) from job_runs") > 0, "no death hit anything"
+
+
+async def _die_again_and_again(
+    it: Cluster, replica: Process, to_come: Iterator[tuple[str, str]], rng: random.Random
+) -> None:
+    """One place in the cluster, taken by one process after the other, each doomed in its own way."""
+    await replica.kill()
+    for kind, position in to_come:
+        doomed = await it.spawn(ROTA_TEST_DEATH=f"{kind} {position} {rng.randint(1, 3)}")
+        it.replicas.remove(doomed)
+        assert await doomed.gone(40) == -signal.SIGKILL, doomed.stderr.read_text()
+    await it.replace(replica)

@@ -1,0 +1,232 @@
+"""Break rota on purpose, one guard at a time, and see that a test notices.
+
+Each variant is applied to a copy of the tree; the tests named with it must fail there. `python tools/mutants.py` tries
+all of them, `python tools/mutants.py token clock` only those whose name contains a word. Exits with 1 if one survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PG, LITE = "src/rota/stores/postgres", "src/rota/stores/sqlite"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard taken away: `before` becomes `after` in `file`; one of `tests` must fail."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+MUTANTS = [
+    Mutant(
+        "no unique key for a tick",
+        f"{PG}/migrations/0001_engine.sql",
+        "create unique index job_runs_tick",
+        "create index job_runs_tick",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "next_run_at advanced in a second transaction",
+        f"{PG}/schedules.py",
+        '    if await connection.fetchval(pg.QUERIES["fire_due.advance"]',
+        '    await connection.execute("commit; begin")\n'
+        '    if await connection.fetchval(pg.QUERIES["fire_due.advance"]',
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "next_run_at advanced without a look at the version",
+        f"{PG}/queries/schedules.sql",
+        "    where c.id = s.id and c.version = s.version\n",
+        "    where c.id = s.id\n",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "finish without the token (Postgres)",
+        f"{PG}/queries/runs.sql",
+        "where r.id = i.id and r.lock_token = i.token and r.state = 'running'\n    returning",
+        "where r.id = i.id and r.state = 'running'\n    returning",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "a claim keeps the old token",
+        f"{PG}/queries/runs.sql",
+        "set state = 'running', lock_token = $1,",
+        "set state = 'running', lock_token = coalesce(r.lock_token, $1),",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "a claim does not look at the state",
+        f"{PG}/queries/runs.sql",
+        "    where r.id = popped.id and r.state = 'queued'\n",
+        "    where r.id = popped.id\n",
+        "tests/store tests/app -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "the replica's clock instead of the database's",
+        f"{PG}/schedules.py",
+        '            now: datetime = claimed[0]["now"]\n',
+        '            now = __import__("datetime").datetime.now(__import__("datetime").UTC)\n',
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "the caretaker without its guard",
+        f"{PG}/queries/replicas.sql",
+        "where r.id = judged.id and (judged.free or judged.stale)\n",
+        "where r.id = judged.id\n",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "everybody frees what the dead held",
+        f"{PG}/replicas.py",
+        'return await _free(connection, [row["id"] for row in gone], losses=1)',
+        "return await _free(connection, list(dead), losses=1)",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "slots are not counted",
+        f"{PG}/queries/schedules.sql",
+        "(select count(*) from rota.scheduler_locks l where l.config_id = c.id and l.expires_at > rota.rota_now())"
+        " as held",
+        "0::bigint as held",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "one slot too many",
+        f"{PG}/queries/schedules.sql",
+        "else greatest(0, c.concurrency_limit - (",
+        "else greatest(0, c.concurrency_limit + 1 - (",
+        "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "a retry is not planned",
+        f"{PG}/queries/runs.sql",
+        "insert into rota.delayed (run_at, id) select run_at, id from done where state = 'queued'",
+        "insert into rota.delayed (run_at, id) select run_at, id from done where false",
+        "tests/store tests/app -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "completion outside of the handler's transaction",
+        f"{PG}/runs.py",
+        "finished = await self._finish([outcome], [], connection)",
+        "finished = await self._finish([outcome], [])",
+        "tests/store tests/app/test_transactions.py -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "a second try of enqueue makes new ids",
+        f"{PG}/runs.py",
+        "                return await _enqueue(pooled, ids, runs)",
+        "                return await _enqueue(pooled, await _new_ids(pooled, len(runs)), runs)",
+        "tests/cluster/test_commit_cut.py -k postgres",
+    ),
+    Mutant(
+        "a claim whose reply was lost is forgotten",
+        "src/rota/worker.py",
+        "                await asyncio.sleep(pause)\n                pause = min(pause * 2, 2.0)\n        attempts",
+        "                return 0\n        attempts",
+        "tests/cluster/test_commit_cut.py -k postgres",
+    ),
+    Mutant(
+        "the pause is forgotten",
+        "src/rota/policy.py",
+        '        books.miss(table, start, last, "paused")\n',
+        "",
+        "tests/unit/test_policy.py",
+    ),
+    Mutant(
+        "old ticks run all the same",
+        "src/rota/policy.py",
+        "        if first is None or first >= horizon:\n            return first\n",
+        "        return first\n",
+        "tests/unit/test_policy.py",
+    ),
+    Mutant(
+        "an open breaker lets everything through",
+        "src/rota/policy.py",
+        'if schedule.breaker != "closed":',
+        'if schedule.breaker == "broken":',
+        "tests/unit/test_policy.py",
+    ),
+    Mutant(
+        "a deposed replica does not notice",
+        "src/rota/replica.py",
+        "        if not pulse.alive:\n",
+        "        if False:\n",
+        "tests/cluster/test_freeze.py -k postgres",
+    ),
+    Mutant(
+        "the beat shares the handlers' event loop",
+        "src/rota/replica.py",
+        "    async def step(self) -> float | None:\n        replica, settings",
+        "    async def step(self) -> float | None:\n"
+        "        if self._replica._handlers:\n"
+        "            sign = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._replica._handlers)\n"
+        "            await asyncio.wrap_future(sign)\n"
+        "        replica, settings",
+        "tests/cluster/test_blocked_loop.py",
+    ),
+]
+
+
+def applied(mutant: Mutant, folder: Path) -> None:
+    file = folder / mutant.file
+    text = file.read_text()
+    if mutant.before not in text:
+        sys.exit(f"{mutant.name}: {mutant.file} does not have the lines to change; the variant must follow the code")
+    file.write_text(text.replace(mutant.before, mutant.after, 1))
+
+
+def caught(mutant: Mutant) -> tuple[bool, str]:
+    """Whether a test failed on the broken copy, and which."""
+    with tempfile.TemporaryDirectory(prefix="rota-mutant-") as name:
+        folder = Path(name)
+        for part in ("src", "tests", "pyproject.toml", "README.md", "docs"):
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy(source, folder / part)
+        applied(mutant, folder)
+        done = subprocess.run(
+            f"{sys.executable} -m pytest -x -q -p no:cacheprovider --no-header --tb=line {mutant.tests}",
+            shell=True, cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder / 'src'}"}, text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode != 1 or not failed:
+        return False, done.stdout[-300:]
+    # The guard is what made the difference: with it, the same test passes.
+    sound = subprocess.run([sys.executable, "-m", "pytest", "-q", failed[0]], cwd=ROOT, capture_output=True, check=False)
+    return sound.returncode == 0, failed[0] if sound.returncode == 0 else f"{failed[0]} fails without the change too"
+
+
+def main() -> None:
+    chosen = [m for m in MUTANTS if not sys.argv[1:] or any(word in m.name for word in sys.argv[1:])]
+    survivors = []
+    for number, mutant in enumerate(chosen, 1):
+        started = time.monotonic()
+        noticed, by = caught(mutant)
+        verdict = "caught  " if noticed else "SURVIVED"
+        print(
+            f"{number:2}/{len(chosen)} {verdict} {mutant.name} ({time.monotonic() - started:.0f} s): {by}", flush=True
+        )
+        if not noticed:
+            survivors.append(mutant.name)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
