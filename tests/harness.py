@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import apsw
 import asyncpg
@@ -110,12 +112,23 @@ class Databases:
         if kind == "sqlite":
             return f"sqlite:///{folder / 'rota.db'}"
         if "ROTA_TEST_DATABASE_URL" in os.environ and kind == "postgres":
-            return os.environ["ROTA_TEST_DATABASE_URL"]
+            return asyncio.run(_database_on(os.environ["ROTA_TEST_DATABASE_URL"]))
         return self.server(kind).new_database()
 
     def close(self) -> None:
         for server in self._servers.values():
             server.close()
+
+
+async def _database_on(url: str) -> str:
+    """A new database on somebody's server; it is left there."""
+    name = f"rota_test_{secrets.token_hex(6)}"
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"create database {name}")
+    finally:
+        await connection.close()
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
 async def execute(url: str, sql: str) -> list[tuple[object, ...]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
+from rota.context import Context, current_context
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
 from rota.hinter import Hinter
@@ -47,6 +48,15 @@ class Rota:
 
     # -- declarations ------------------------------------------------------------------------------
 
+    @overload
+    def job(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, fn: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, fn: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, fn: Callable[P, R], /) -> Job[P, R]: ...
+    @overload
     def job(
         self,
         name: str | None = None,
@@ -57,10 +67,23 @@ class Rota:
         priority: int = 5,
         breaker: int | Breaker | None = None,
         transactional: bool = False,
-    ) -> JobDecorator:
-        """Decorator: make a function, async or plain, a job that any replica can run."""
+    ) -> JobDecorator: ...
+    def job(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        retry: int | Retry = 0,
+        timeout: float | timedelta | None = None,
+        concurrency_limit: int = 0,
+        priority: int = 5,
+        breaker: int | Breaker | None = None,
+        transactional: bool = False,
+    ) -> Any:
+        """Decorator: make a function, async or plain, a job that any replica can run. With or without parentheses."""
         policies = _policies(retry, timeout, breaker, transactional, concurrency_limit, priority)
-        return cast(JobDecorator, lambda fn: self.add_job(fn, name, policies))
+        if callable(name):
+            return self.add_job(name, None, policies)
+        return lambda fn: self.add_job(fn, name, policies)
 
     def cron(
         self,
@@ -89,14 +112,22 @@ class Rota:
         policies = _policies(retry, timeout, breaker, transactional, 0, priority)
 
         def decorate(fn: Any) -> Job[..., Any]:
-            made = fn if isinstance(fn, Job) else self.add_job(fn, job, policies)
-            self._declare(
-                declaration(
-                    made.name, expression, name=name, timezone=timezone, priority=priority, parameters=parameters,
-                    concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds, overlap=overlap,
-                    catch_up=catch_up, catch_up_limit=catch_up_limit, skip_if_older_than=skip_if_older_than,
-                )
+            if isinstance(fn, Job) and policies != Policies(priority=priority):
+                raise BadInput(f"{fn!r} has its policies already; say retry, timeout and so on where it is declared")
+            wanted = declaration(
+                fn.name if isinstance(fn, Job) else job or fn.__name__, expression, name=name, timezone=timezone,
+                priority=priority, parameters=parameters, concurrency_limit=concurrency_limit,
+                lock_timeout_seconds=lock_timeout_seconds, overlap=overlap, catch_up=catch_up,
+                catch_up_limit=catch_up_limit, skip_if_older_than=skip_if_older_than,
             )  # fmt: skip
+            made = fn if isinstance(fn, Job) else self._make_job(fn, job, policies)
+            made.arguments.decode(wanted.parameters)
+            key = (wanted.job_id, wanted.name)
+            if self._schedules.get(key, wanted) != wanted:
+                raise NameClash(
+                    f"job {key[0]!r} has two different schedules named {key[1]!r}; give one of them another name"
+                )
+            self.jobs[made.name], self._schedules[key] = made, wanted
             return made
 
         return cast(JobDecorator, decorate)
@@ -114,26 +145,25 @@ class Rota:
         return self.cron(f"every {interval.removeprefix('every ')}", **options)
 
     def add_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
+        made = self._make_job(fn, name, policies)
+        self.jobs[made.name] = made
+        return made
+
+    def _make_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
         if isinstance(fn, Job):
             raise BadInput(f"{fn!r} is a job already; stack `cron` or `every` on top of `job`, not the other way round")
         made: Job[..., Any] = Job(self, fn, name or fn.__name__, policies)
         known = self.jobs.get(made.name)
-        if known is not None and known.fn is not fn:
-            raise NameClash(
-                f"two functions are declared as job {made.name!r}: {_where(known.fn)} and {_where(fn)}; "
-                "give one of them another name"
-            )
-        self.jobs[made.name] = made
-        return made
-
-    def _declare(self, schedule: Declaration) -> None:
-        key = (schedule.job_id, schedule.name)
-        if self._schedules.get(key, schedule) != schedule:
-            raise NameClash(
-                f"job {key[0]!r} has two different schedules named {key[1]!r}; give one of them another name"
-            )
-        self.check_parameters(schedule.job_id, schedule.parameters)
-        self._schedules[key] = schedule
+        if known is None:
+            return made
+        if known.fn is fn and known.policies == policies:
+            return known
+        if known.fn is fn:
+            raise NameClash(f"job {made.name!r} is declared twice, with different policies")
+        raise NameClash(
+            f"two functions are declared as job {made.name!r}: {_where(known.fn)} and {_where(fn)}; "
+            "give one of them another name"
+        )
 
     def check_parameters(self, job_id: str, parameters: str) -> None:
         job = self.jobs.get(job_id)
@@ -232,6 +262,7 @@ class Rota:
         wanted = list(calls)
         if not wanted:
             return []
+        connection = _connection_of(wanted, connection)
         made = await self.store.enqueue([call.new_run() for call in wanted], connection)
         if self._worker is not None:
             self._worker.wake()
@@ -258,6 +289,19 @@ class Rota:
     def run(self, run_id: int) -> Run[Any]:
         """A handle on a run by its id."""
         return Run(self, run_id, "")
+
+
+def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
+    """The one transaction that all of these are to be part of: the one given, or that of a transactional run."""
+    for call in calls:
+        own = call.options.connection
+        if own is not None and given is not None and own is not given:
+            raise BadInput("runs that are enqueued together must have the same connection=")
+        given = given if own is None else own
+    context = current_context()
+    if given is None and context is not None:
+        given = context.connection
+    return given
 
 
 async def _reach(store: Store, settings: Settings) -> None:

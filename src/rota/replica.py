@@ -124,13 +124,12 @@ class Replica:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="rota-control", daemon=True)
         self._handlers: asyncio.AbstractEventLoop | None = None
-        self._answered = 0.0
+        self._asked: float | None = None
 
     # -- from the handlers' side -------------------------------------------------------------------
 
     async def start(self) -> None:
         self._handlers = asyncio.get_running_loop()
-        self._answered = steady()
         self._thread.start()
         await asyncio.wrap_future(self._ready)
 
@@ -227,16 +226,19 @@ class Replica:
         """Ask the handlers' loop for a sign; report how long it has been silent."""
         if self._handlers is None or self._handlers.is_closed():
             return
-        silent = steady() - self._answered
-        if silent > _BLOCKED_AFTER + 2 * self.settings.beat:
-            self.emit(LoopBlocked(silent, self.crew.running()))
+        if self._asked is not None:
+            silent = steady() - self._asked
+            if silent > _BLOCKED_AFTER:
+                self.emit(LoopBlocked(silent, self.crew.running()))
+            return
+        self._asked = steady()
         try:
             self._handlers.call_soon_threadsafe(self._answer)
         except RuntimeError:
             return
 
     def _answer(self) -> None:
-        self._answered = steady()
+        self._asked = None
 
     def _heard(self, kind: Hint) -> None:
         if kind == "ready":

@@ -353,6 +353,22 @@ async def test_bad_arguments_are_refused_before_anything_is_stored(url: str) -> 
         assert await execute(url, "select count(*) from job_runs") == [(0,)]
 
 
+def test_a_job_needs_no_parentheses_and_no_second_declaration_of_its_policies() -> None:
+    app = Rota("sqlite:///unused.db")
+
+    @app.job
+    async def bare(n: int) -> int:
+        return n
+
+    assert bare.name == "bare"
+    assert bare.call(3).parameters == '{"n":3}'
+    with pytest.raises(BadInput, match="has its policies already"):
+        app.cron("* * * * *", retry=5)(bare)
+    with pytest.raises(BadInput, match="bad schedule"):
+        app.cron("wrong", job="left_behind")(bare.fn)
+    assert list(app.jobs) == ["bare"]
+
+
 async def test_two_functions_under_one_name_are_refused() -> None:
     app = Rota("sqlite:///unused.db")
 

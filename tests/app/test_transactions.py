@@ -106,6 +106,26 @@ async def test_a_run_enqueued_in_the_callers_transaction_lives_and_dies_with_it(
             await mail.using(connection=object()).enqueue("x")
 
 
+async def test_what_a_transactional_handler_enqueues_commits_with_it(url: str) -> None:
+    app = Rota(url)
+
+    @app.job
+    async def mail(n: int) -> None: ...
+
+    @app.job(transactional=True)
+    async def order(n: int) -> None:
+        await mail.enqueue(n)
+        if n % 2:
+            raise ValueError("no such order")
+
+    async with app:
+        # More at once than there are connections: none may wait for another.
+        for run in await order.enqueue_many(order.call(n) for n in range(40)):
+            await until(run.finished)
+        mails = await app.store.find_runs(RunFilter(job_id="mail"))
+        assert sorted(row.parameters for row in mails) == sorted(f'{{"n":{n}}}' for n in range(0, 40, 2))
+
+
 def test_a_plain_function_cannot_be_transactional() -> None:
     app = Rota("sqlite:///unused.db")
     with pytest.raises(BadInput, match="needs an `async def`"):

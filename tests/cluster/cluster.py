@@ -205,9 +205,9 @@ class Cluster:
     def traced(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.trace.read_text().splitlines()]
 
-    def executing(self, replica: Process) -> bool:
-        """It is inside a handler."""
-        lines = [line for line in self.traced()[-200:] if line["pid"] == replica.pid]
+    def executing(self, replica: Process, jobs: Sequence[str]) -> bool:
+        """It is inside a handler of one of these."""
+        lines = [line for line in self.traced()[-200:] if line["pid"] == replica.pid and line["job"] in jobs]
         return bool({line["nonce"] for line in lines} - {line["nonce"] for line in lines if line["phase"] == "end"})
 
     async def enqueue(self, job: str, **parameters: Any) -> int:

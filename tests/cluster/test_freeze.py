@@ -41,11 +41,31 @@ async def test_a_freeze_shorter_than_that_costs_nothing(url: str, tmp_path: Path
         assert await it.value("select coalesce(sum(losses), 0) from job_runs") == 0
 
 
+async def test_what_a_zombie_claims_after_its_burial_is_not_forgotten(url: str, tmp_path: Path) -> None:
+    """It still trusts itself, and claims under the number that the others have struck off."""
+    it = Cluster(url, tmp_path, ROTA_BEAT="1", ROTA_LEASE="8", ROTA_DEAD_AFTER="10")
+    try:
+        await it.lay_out([])
+        [zombie] = await it.start(1)
+        await asyncio.sleep(0.3)
+        zombie.send(signal.SIGSTOP)
+        await it.sql(f"delete from replicas where id = {zombie.replica_id}")
+        run_id = await it.enqueue("nap", seconds=3.0)
+        zombie.send(signal.SIGCONT)
+        await zombie.said("ReplicaJoined", count=2)
+        row = await it.reached(run_id, "succeeded", 20)
+        assert row["replica_id"] == zombie.replica_id
+        await it.stop()
+    finally:
+        await it.close()
+
+
 async def _inside_a_handler(it: Cluster, victim: Process) -> None:
-    """So that it has something to finish when it comes back."""
+    """So that it has something to finish when it comes back: one that takes a while, and writes nothing meanwhile."""
     deadline = time.monotonic() + 1.5
-    while not it.executing(victim) and time.monotonic() < deadline:
+    while not it.executing(victim, ("steady", "child")) and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
 
 
 async def _freeze(it: Cluster, victim: Process, seconds: float) -> bool:

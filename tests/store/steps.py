@@ -178,6 +178,13 @@ async def claim_one(store: Store, **more: Any) -> Claim:
     return claimed
 
 
+async def admitted(store: Store) -> list[Claim]:
+    """What can be started now, after time and limits were looked at, is claimed."""
+    await store.promote_due(1000)
+    await store.admit_waiting()
+    return await claim(store)
+
+
 async def running(store: Store, **fields: Any) -> Claim:
     """A run that was enqueued, and is held."""
     await enqueue(store, **fields)

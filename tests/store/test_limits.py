@@ -6,24 +6,20 @@ import asyncio
 import random
 from datetime import timedelta
 
-import pytest
-
 from rota.store import Claim, JobRow, NewRun, Store
 from tests.harness import execute
 from tests.store.steps import (
     JOB,
-    START,
+    admitted,
     claim,
     claim_one,
     count,
     enqueue,
     finish,
     fire,
-    get,
     held,
     hour,
     ledger,
-    only_schedule,
     opened,
     scheduled,
     set_clock,
@@ -33,13 +29,6 @@ from tests.store.steps import (
 )
 
 RUNNING = "job_runs where state = 'running'"
-
-
-async def admitted(store: Store) -> list[Claim]:
-    """What can be started now."""
-    await store.promote_due(1000)
-    await store.admit_waiting()
-    return await claim(store)
 
 
 async def work_off(url: str, stores: list[Store], total: int, limit: int) -> int:
@@ -242,51 +231,6 @@ async def test_a_typed_lock_counts_until_it_expires(url: str) -> None:
         assert await count(url, "scheduler_locks where run_id is null") == 0
 
 
-OVERLAPS = {
-    "skip": [("running", None, 1), ("skipped", "overlap", 1), ("skipped", "overlap", 1)],
-    "queue": [("running", None, 1), ("queued", None, 1), ("queued", None, 1)],
-    "queue_one": [("running", None, 1), ("queued", None, 1), ("skipped", "overlap", 1)],
-    "cancel": [("running", None, 1), ("queued", None, 1), ("skipped", "overlap", 1)],
-}
-
-
-@pytest.mark.parametrize("overlap", OVERLAPS)
-async def test_a_tick_that_overlaps_follows_the_policy(url: str, overlap: str) -> None:
-    async with opened(url) as store:
-        await hour(url, 0)
-        made = await scheduled(store, overlap=overlap)
-        await hour(url, 1)
-        await fire(store)
-        first = await claim_one(store, replica=4)
-        for number in (2, 3):
-            await hour(url, number)
-            await fire(store)
-        assert await story(store) == OVERLAPS[overlap]
-        asked = await execute(url, "select run_id, replica_id from cancellations")
-        assert asked == ([(first.id, 4)] if overlap == "cancel" else [])
-        await finish(store, first, "cancelled" if overlap == "cancel" else "succeeded")
-        following = await admitted(store)
-        assert [each.due_at for each in following] == ([] if overlap == "skip" else [tick(2)])
-        assert (await only_schedule(store)).id == made.id
-
-
-async def test_a_retry_waits_for_a_slot_like_any_other(url: str) -> None:
-    async with opened(url) as store:
-        await hour(url, 0)
-        await scheduled(store, overlap="queue", catch_up="all")
-        await hour(url, 2)
-        await fire(store)
-        [first] = await admitted(store)
-        await finish(store, first, "queued", error="no")
-        # Its place in the line is now behind the one that waited longer.
-        [second] = await admitted(store)
-        assert second.due_at == tick(2)
-        assert (await get(store, first.id)).state == "queued"
-        await finish(store, second)
-        [again] = await admitted(store)
-        assert (again.id, again.attempt, again.slot) == (first.id, 2, True)
-
-
 async def test_limits_hold_for_a_held_schedule_too(url: str) -> None:
     async with opened(url) as store:
         await hour(url, 0)
@@ -300,4 +244,3 @@ async def test_limits_hold_for_a_held_schedule_too(url: str) -> None:
             await finish(store, first)
             assert [each.due_at for each in await admitted(store)] == [tick(2)]
         assert len(await ledger(store)) == 2
-        assert await store.now() > START

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from rota import Rota
 from rota.cli.fleet import Fleet
-from rota.cli.sample import SCHEDULES
-from rota.cli.verdict import Verdict, judge
+from rota.cli.verdict import SCHEDULES, Verdict, judge
 from rota.errors import BadInput
 from rota.store import RunFilter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -64,7 +65,17 @@ def run(
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(run_replica(load_app(target, url=url, replica=name)))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run_replica(load_app(target, url=url, replica=name)))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed (`rota[fast]`)."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
 
 
 @app.command()

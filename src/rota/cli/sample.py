@@ -10,9 +10,6 @@ from rota import Context, Rota
 
 app = Rota(os.environ.get("ROTA_URL", "sqlite:///rota-demo.db"), shutdown_timeout=5.0)
 
-SCHEDULES = {"heartbeat": 1, "report": 2, "import_feed": 3, "thumbnails": 2}
-"""Job and seconds between its ticks: the verdict counts them by itself."""
-
 
 @app.every("1s", overlap="queue")
 async def heartbeat() -> None:

@@ -11,6 +11,9 @@ from rota.store import RunFilter, RunRow, ScheduleRow, Store
 
 _PAGE = 1_000_000
 
+SCHEDULES = {"heartbeat": 1, "report": 2, "import_feed": 3, "thumbnails": 2}
+"""The jobs of the sample and the seconds between their ticks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

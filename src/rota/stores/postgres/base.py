@@ -24,6 +24,8 @@ class PostgresBase(Store):
         self.tag = tag or pg.session_tag()
         self._pool_size = pool_size
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        # Handlers keep their transactions for as long as they like; nothing else may have to wait for one of them.
+        self._handlers_pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     @property
     def pool(self) -> asyncpg.Pool[asyncpg.Record]:

@@ -72,11 +72,13 @@ async def connect(url: str, tag: str, settings: dict[str, str], timeout: float) 
         return await asyncpg.connect(url, timeout=timeout, server_settings=settings | {"application_name": tag})
 
 
-async def make_pool(url: str, tag: str, size: int, timeout: float) -> asyncpg.Pool[asyncpg.Record]:
-    """A pool that opens its first connection at once, so that an unreachable database is noticed here."""
+async def make_pool(
+    url: str, tag: str, *, least: int, most: int, command_timeout: float | None
+) -> asyncpg.Pool[asyncpg.Record]:
+    """A pool that opens its `least` connections at once, so that an unreachable database is noticed here."""
     with translated(url):
         return await asyncpg.create_pool(
-            url, min_size=1, max_size=size, timeout=timeout, command_timeout=30.0,
+            url, min_size=least, max_size=most, timeout=5.0, command_timeout=command_timeout,
             max_inactive_connection_lifetime=60.0, server_settings=POOLED | {"application_name": tag},
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ class PostgresReplicas(PostgresBase):
             )
             if gone:
                 # A frozen one may hold row locks; its sessions end before its runs are touched.
-                await connection.fetch(pg.QUERIES["bury.end_sessions"], [row["session"] for row in gone])
+                await connection.fetch(pg.QUERIES["bury.end_sessions"], [row["session"] for row in gone], self.tag)
             return await _free(connection, [row["id"] for row in gone], losses=1)
 
         return await self.whole(transition)
@@ -114,7 +114,7 @@ class PostgresLifeline(Lifeline):
                     )
                     assert row is not None
                     self._caretaker = row["caretaker"]
-                    suspects, stale = await self._look(sent) if self._caretaker else ((), ())
+                    suspects, stale = await self._look() if self._caretaker else ((), ())
         except BaseException:
             # Cancelled or failed, the state of the session is unknown: it must not live on.
             self._connection.terminate()
@@ -130,13 +130,13 @@ class PostgresLifeline(Lifeline):
             stale=stale,
         )
 
-    async def _look(self, sent: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    async def _look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         rows = await self._connection.fetch(
             pg.QUERIES["beat.look"], pg.REPLICAS, self.replica_id, self._settings.dead_after
         )
         suspects = tuple(row["id"] for row in rows if row["free"] and not row["excused"])
         # One whose own beat was late cannot tell whether the others were silent or the database was.
-        punctual = sent - self._beat_sent < self._settings.lease
+        punctual = steady() - self._beat_sent < self._settings.lease
         return suspects, tuple(row["id"] for row in rows if row["stale"] and not row["excused"]) if punctual else ()
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from rota.errors import BadInput, NotFound, RunLost, WrongState
+from rota.errors import BadInput, NotFound, NotOpen, RunLost, WrongState
 from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
@@ -91,8 +91,10 @@ class PostgresRuns(PostgresBase):
 
     @asynccontextmanager
     async def transaction(self, claim: Claim) -> AsyncIterator[tuple[Any, Callable[[Outcome], Any]]]:
+        if self._handlers_pool is None:
+            raise NotOpen
         with pg.translated(self.settings.url) as boundary:
-            async with pg.transaction(self.pool) as connection:
+            async with pg.transaction(self._handlers_pool) as connection:
                 # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
                 await connection.execute("set local idle_in_transaction_session_timeout = 0")
                 await connection.execute("set local statement_timeout = 0")

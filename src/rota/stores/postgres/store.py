@@ -14,6 +14,8 @@ from rota.stores.postgres.runs import PostgresRuns
 from rota.stores.postgres.schedules import PostgresSchedules
 from rota.stores.queries import load_migrations
 
+_TRANSACTIONS = 16
+
 MIGRATIONS = load_migrations("rota.stores.postgres")
 
 _BOOK = """
@@ -29,7 +31,9 @@ class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
     """rota's tables in the schema `rota` of a Postgres database."""
 
     async def open(self) -> None:
-        self._pool = await pg.make_pool(self.settings.url, self.tag, self._pool_size, timeout=5.0)
+        url, tag = self.settings.url, self.tag
+        self._pool = await pg.make_pool(url, tag, least=1, most=self._pool_size, command_timeout=30.0)
+        self._handlers_pool = await pg.make_pool(url, tag, least=0, most=_TRANSACTIONS, command_timeout=None)
         with pg.translated(self.settings.url):
             number = int(await self.pool.fetchval("select current_setting('server_version_num')::integer"))
             if number < 140000:
@@ -37,8 +41,11 @@ class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
                 raise StoreUnavailable(f"Postgres {number // 10000} is too old: rota needs 14 or later")
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
+        pools = (self._pool, self._handlers_pool)
+        self._pool = self._handlers_pool = None
+        for pool in pools:
+            if pool is None:
+                continue
             try:
                 async with asyncio.timeout(2.0):
                     await pool.close()

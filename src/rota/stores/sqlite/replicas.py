@@ -18,7 +18,6 @@ from rota.stores.sqlite.lifeline import SQLiteLifeline
 from rota.stores.sqlite.session import Session, encode
 from rota.stores.sqlite.times import from_text, shifted
 
-_KINDS: tuple[Hint, ...] = ("ready", "schedules", "cancel", "finished")
 _LISTEN_BUSY, _LISTEN_IDLE = 0.005, 0.02
 
 
@@ -75,29 +74,43 @@ class SQLiteReplicas(SQLiteBase):
     async def listen(self, heard: Callable[[Hint], None]) -> None:
         loop, stop, worker = asyncio.get_running_loop(), threading.Event(), self.new_worker()
 
-        def announce() -> None:
-            for kind in _KINDS:
+        def announce(kinds: tuple[Hint, ...]) -> None:
+            for kind in kinds:
                 if not stop.is_set():
                     heard(kind)
 
+        announce(("ready", "schedules", "cancel", "finished"))
         try:
             with translated(self.path):
-                await worker.run(lambda db: _watch(db, stop, lambda: loop.call_soon_threadsafe(announce)))
+                await worker.run(lambda db: _watch(db, stop, lambda kinds: loop.call_soon_threadsafe(announce, kinds)))
         finally:
             stop.set()
             worker.stop()
 
 
-def _watch(db: Session, stop: threading.Event, changed: Callable[[], object]) -> None:
+def _watch(db: Session, stop: threading.Event, changed: Callable[[tuple[Hint, ...]], object]) -> None:
     """Ask often while commits follow each other and seldom when nothing happens: an idle replica costs little."""
-    before, pause = None, _LISTEN_BUSY
+    version, pause = None, _LISTEN_BUSY
+    news: tuple[Any, ...] | None = None
     while not stop.is_set():
-        version = db.value("hint.version")
-        if version != before:
-            before, pause = version, _LISTEN_BUSY
-            changed()
+        if (current := db.value("hint.version")) != version:
+            version, pause = current, _LISTEN_BUSY
+            before, [news] = news, db.all("hint.news")
+            changed(_hints(before, news))
         time.sleep(pause)
         pause = min(pause * 1.1, _LISTEN_IDLE)
+
+
+def _hints(before: tuple[Any, ...] | None, news: tuple[Any, ...]) -> tuple[Hint, ...]:
+    """Every commit is heard, also a beat: what it cannot have been about must not set off another one."""
+    kinds: list[Hint] = ["finished"]
+    if news[0]:
+        kinds.append("ready")
+    if before is None or before[1:4] != news[1:4]:
+        kinds.append("schedules")
+    if news[4] is not None and (before is None or before[4] != news[4]):
+        kinds.append("cancel")
+    return tuple(kinds)
 
 
 def _free(db: Session, ids: list[int], losses: int) -> Buried:

@@ -61,7 +61,9 @@ where r.id = judged.id and (judged.free or judged.stale)
 returning r.id, r.session
 
 -- name: bury.end_sessions
-select pg_terminate_backend(pid) from pg_stat_activity where application_name = any($1::text[])
+-- Not our own: one may bury an earlier incarnation of itself.
+select pg_terminate_backend(pid) from pg_stat_activity
+where application_name = any($1::text[]) and application_name <> $2
 
 -- name: bury.runs
 with clock as materialized (select rota.rota_now() as now),

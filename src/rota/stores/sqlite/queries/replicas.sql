@@ -88,6 +88,13 @@ on conflict do nothing
 -- name: list_replicas
 select id, name, host, pid, jobs, started_at, beat_at from replicas order by id
 
+-- name: hint.news
+-- What a commit may have been about: something to claim, something to schedule, somebody to stop.
+select exists (select 1 from ready),
+       (select min(coalesce(next_run_at, '')) from scheduler_configs where enabled = 1 and invalid_reason is null),
+       (select min(run_at) from delayed), exists (select 1 from waiting),
+       (select group_concat(run_id) from cancellations)
+
 -- name: hint.version
 -- A commit is the hint: this number changes when another connection has made one.
 pragma data_version
