@@ -26,6 +26,8 @@ _NAMES = {sql: name for name, sql in QUERIES.items()}
 class Cut:
     """Cut the n-th turn that commits `kind`: the name of a query, after `block ` when it is in a transaction block.
 
+    `effect` is what a transactional job of the service writes.
+
     `before`: it never reaches the server. `during`: the server has done it, the client never hears of it. `blind`: the
     same, but nobody waits for the server. `after`: the answer has been passed on.
     """
@@ -164,6 +166,8 @@ class Pipe:
             self._statements[name] = _NAMES.get(sql.decode(), "")
         elif kind == ord("B"):
             self._running.add(self._statements.get(body.split(b"\0", 2)[1], ""))
+        elif kind == ord("Q") and body.startswith(b"insert into effects"):
+            self._running.add("effect")
 
     def _committing(self, kind: int, body: bytes) -> set[str]:
         """What this turn commits."""

@@ -21,7 +21,7 @@ POSTGRES = [
     "finish_runs",
     "enqueue",
     "block fire_due.write",
-    "block finish_runs",
+    "block effect",
     "block admit_waiting",
     "beat",
 ]

@@ -35,6 +35,8 @@ POOLED = {
     # Every statement is meant to go by an index: a plan made while a table was small must not scan it when it is not.
     "enable_seqscan": "off",
     "jit": "off",
+    # Planned once per session: planning some of them takes longer than running them.
+    "plan_cache_mode": "force_generic_plan",
 }
 # A beat every second keeps this session; five seconds of silence end it, and with it the session lock.
 CONTROL = POOLED | {

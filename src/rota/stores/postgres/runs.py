@@ -125,16 +125,11 @@ class PostgresRuns(PostgresBase):
         if which.key_prefix is not None:
             prefix = which.key_prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         states = list(which.states) if which.states is not None else None
-        rows = await self.fetch(
-            "find_runs",
-            which.job_id,
-            which.config_id,
-            states,
-            which.correlation_id,
-            prefix,
-            which.since,
-            which.limit,
-        )
+        values = (which.job_id, which.config_id, states, which.correlation_id, prefix, which.since, which.limit)
+        async with self.begin() as connection:
+            # Which filters are there decides the plan: this one is made anew each time.
+            await connection.execute("set local plan_cache_mode = force_custom_plan")
+            rows = await connection.fetch(pg.QUERIES["find_runs"], *values)
         return [_run_row(row) for row in rows]
 
     async def cancel_run(self, run_id: int) -> State:
