@@ -25,9 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bench = Bench(quick=options.quick)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {platform.python_version()}"
-    )
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {platform.python_version()}")
     try:
         for name in options.only:
             print(name)

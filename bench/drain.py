@@ -15,7 +15,8 @@ from rota import Rota
 CLAIM = """
 update raw_runs set state = 'running', started_at = clock_timestamp()
 where id = any(array(
-    select id from raw_runs where finished_at is null and state = 'queued' order by id limit 500 for update skip locked))
+    select id from raw_runs where finished_at is null and state = 'queued'
+    order by id limit 500 for update skip locked))
 returning id, args
 """
 FINISH = "update raw_runs set state = 'succeeded', finished_at = clock_timestamp() where id = any($1::bigint[])"

@@ -1,4 +1,4 @@
-"""What every measurement stands on: databases of its own, worker processes, and a table of raw SQL doing the same writes."""
+"""What every measurement stands on: databases of its own, worker processes, and raw SQL that does the same writes."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ async def workers(url: str, count: int, **environment: str) -> AsyncIterator[lis
     for number in range(count):
         processes.append(
             await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "rota", "run", "bench.service:app", "--name", f"bench-{number}", "--log-level", "error",
-                env=os.environ | {"ROTA_URL": url} | environment,
+                sys.executable, "-m", "rota", "run", "bench.service:app", "--name", f"bench-{number}",
+                "--log-level", "error", env=os.environ | {"ROTA_URL": url} | environment,
             )
         )  # fmt: skip
     try:

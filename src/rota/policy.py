@@ -71,6 +71,7 @@ class _Books:
     probe: bool = False
 
     def run(self, due_at: datetime, place: Literal["ready", "waiting"]) -> None:
+        self.probe = self.probe or self.schedule.breaker != "closed"
         if self.schedule.job_limited:
             place = "waiting"
         if place == "ready":
@@ -205,7 +206,6 @@ class Decider:
             if schedule.job_id in probing or books.probe or (retry_at is not None and now < retry_at):
                 books.skip(due_at, "circuit_open")
                 return
-            books.probe = True
         limit, taken = schedule.concurrency_limit, books.held + books.waiting
         if limit == 0 or taken < limit:
             books.run(due_at, "ready")

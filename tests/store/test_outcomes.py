@@ -237,3 +237,14 @@ async def test_what_cannot_be_retried_is_refused(url: str) -> None:
         await fire(store)
         with pytest.raises(WrongState, match="several missed ticks"):
             await store.retry_run((await ledger(store, made.id))[0].id)
+
+
+async def test_a_run_that_should_stop_is_not_tried_again(url: str) -> None:
+    async with opened(url) as store:
+        await store.enqueue([NewRun(job_id=JOB)])
+        [held] = await claim(store)
+        assert await store.cancel_run(held.id) == "running"
+        await finish(store, held, "queued", error="the attempt failed")
+        [row] = await store.get_runs([held.id])
+        assert (row.state, row.finished_at is None) == ("cancelled", False)
+        assert await execute(url, "select 1 from cancellations union all select 1 from delayed") == []

@@ -253,3 +253,15 @@ async def test_the_agenda_tells_what_comes_next(url: str) -> None:
         await hour(url, 2)
         await fire(store)
         assert (await store.agenda([JOB])).waiting
+
+
+async def test_a_tick_made_by_hand_is_not_counted_again_when_its_stretch_is_missed(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        schedule = await scheduled(store, catch_up="latest")
+        made = await store.trigger(schedule.id, tick(2))
+        await hour(url, 5)
+        await fire(store)
+        rows = await store.find_runs(RunFilter(config_id=schedule.id))
+        assert made.id in {row.id for row in rows}
+        assert sum(1 if row.missed_count is None else row.missed_count for row in rows) == 5

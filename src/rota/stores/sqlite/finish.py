@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
 from rota.errors import BadInput, RunLost
 from rota.settings import Settings
@@ -93,13 +94,24 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
     return Finished(accepted=accepted, lost=lost, freed=freed)
 
 
+def _unless_unwanted(db: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """One that somebody wants to stop is not tried again."""
+    if all(o.state != "queued" for o in outcomes):
+        return outcomes
+    unwanted = {run_id for (run_id,) in db.all("finish_runs.unwanted")}
+    return [
+        msgspec.structs.replace(o, state="cancelled") if o.state == "queued" and o.id in unwanted else o
+        for o in outcomes
+    ]
+
+
 def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
     """The outcomes whose run still has the token; retries are parked until their time."""
     held = {row[:2]: row[2:] for row in db.all("finish_runs.held", (encode([o.id for o in outcomes]),))}
     done: list[Done] = []
     # Runs that ended alike are written together; most of a batch did.
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for o in outcomes:
+    for o in _unless_unwanted(db, outcomes):
         # Popped: of two outcomes for one run the first is recorded.
         if (row := held.pop((o.id, o.token), None)) is not None:
             done.append(Done(o, *row))

@@ -93,8 +93,12 @@ order by rank, r.id
 -- name: finish_runs
 with clock as materialized (select rota.rota_now() as now),
 input as (
-    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::float8[], $7::boolean[],
-                         $8::boolean[])
+    -- One that somebody wants to stop is not tried again.
+    select i.id, i.token, i.result, i.error, i.delay, i.released, i.slot,
+           case when i.state = 'queued' and exists (select from rota.cancellations c where c.run_id = i.id)
+                then 'cancelled' else i.state end as state
+    from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::float8[], $7::boolean[],
+                $8::boolean[])
         as i (id, token, state, result, error, delay, released, slot)
 ),
 done as (

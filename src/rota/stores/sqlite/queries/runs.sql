@@ -105,6 +105,9 @@ set consecutive_failures = case when :worked then 0 else consecutive_failures + 
 where job_id = :job_id and breaker_failures is not null
     and (:failures > 0 or consecutive_failures > 0 or breaker <> 'closed')
 
+-- name: finish_runs.unwanted
+select run_id from cancellations
+
 -- name: finish_runs.already
 -- Outcomes that an earlier call recorded, whose reply was lost.
 select id from job_runs where id = ?1 and lock_token = ?2 and state <> 'running'

@@ -126,7 +126,14 @@ limit :limit
 insert into job_runs
     (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, state, reason, run_at, due_at,
      missed_from, missed_to, missed_count, created_at, finished_at)
-values (?1, ?2, ?3, ?4, cast(?1 as text), ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14)
+values (?1, ?2, ?3, ?4, cast(?1 as text), ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11,
+        -- Ticks of the stretch that somebody made by hand have rows of their own. Keys sort as their instants do.
+        case when ?12 is not null then ?12 - (
+            select count(*) from job_runs there
+            where there.config_id = ?3 and there.missed_count is null
+                and there.idempotency_key >= substr(?4, 1, instr(?4, '-') - 1)
+                and there.idempotency_key <= 'schedule:' || substr(?4, instr(?4, '-') + 1)) end,
+        ?13, ?14)
 on conflict do nothing
 returning id
 
