@@ -208,7 +208,8 @@ def caught(mutant: Mutant) -> tuple[bool, str]:
     if done.returncode != 1 or not failed:
         return False, done.stdout[-300:]
     # The guard is what made the difference: with it, the same test passes.
-    sound = subprocess.run([sys.executable, "-m", "pytest", "-q", failed[0]], cwd=ROOT, capture_output=True, check=False)
+    again = [sys.executable, "-m", "pytest", "-q", failed[0]]
+    sound = subprocess.run(again, cwd=ROOT, capture_output=True, check=False)
     return sound.returncode == 0, failed[0] if sound.returncode == 0 else f"{failed[0]} fails without the change too"
 
 

@@ -149,7 +149,7 @@ async def test_a_run_that_takes_too_long_fails_whether_async_or_in_a_thread(url:
 
     async with app:
         for run in (await slow.enqueue(), await stuck.enqueue()):
-            with pytest.raises(RunFailed, match="took longer than its 0.2 s"):
+            with pytest.raises(RunFailed, match=r"took longer than its 0\.2 s"):
                 await run.result(30)
         release.set()
 

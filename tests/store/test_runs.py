@@ -9,6 +9,7 @@ import pytest
 
 from rota.errors import BadInput
 from rota.store import NewRun
+from tests.harness import execute
 from tests.store.steps import (
     JOB,
     START,
@@ -202,3 +203,12 @@ async def test_each_run_is_taken_once_by_any_number_of_replicas(url: str) -> Non
         rest = await claim(stores[0], 500)
         assert sorted(taken + [each.id for each in rest]) == [each.id for each in made]
         assert {row.attempt for row in await ledger(stores[0])} == {1}
+
+
+async def test_what_an_operator_cancels_by_sql_is_not_started(url: str) -> None:
+    async with opened(url) as store:
+        made = await store.enqueue([new(), new()])
+        await execute(url, f"update job_runs set state = 'cancelled' where id = {made[0].id}")
+        assert [held.id for held in await claim(store)] == [made[1].id]
+        assert (await get(store, made[0].id)).state == "cancelled"
+        assert await execute(url, "select 1 from ready") == []

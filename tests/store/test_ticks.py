@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from rota.errors import StaleWrite
 from rota.store import Decision, DueSchedule, RunFilter
 from tests.store.steps import (
     JOB,
@@ -265,3 +267,18 @@ async def test_a_tick_made_by_hand_is_not_counted_again_when_its_stretch_is_miss
         rows = await store.find_runs(RunFilter(config_id=schedule.id))
         assert made.id in {row.id for row in rows}
         assert sum(1 if row.missed_count is None else row.missed_count for row in rows) == 5
+
+
+async def test_ticks_decided_on_an_outdated_row_are_refused_as_a_whole(url: str) -> None:
+    def outdated(now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
+        before = [msgspec.structs.replace(schedule, version=schedule.version - 1) for schedule in due]
+        return decide(now, before)
+
+    async with opened(url) as store:
+        await hour(url, 0)
+        schedule = await scheduled(store)
+        await hour(url, 1)
+        with pytest.raises(StaleWrite):
+            await fire(store, deciding=outdated)
+        assert await only_schedule(store) == schedule
+        assert await story(store) == []

@@ -22,7 +22,8 @@ DECIDE = Decider(late_after=60, check=lambda job, parameters: None)
 def due(**fields: object) -> DueSchedule:
     basis: dict[str, object] = {
         "id": 1, "version": 0, "job_id": "job", "cron": "*/5 * * * *", "next_run_at": START, "paused_at": None,
-        "resumed_at": None, "held": 0, "waiting": 0, "job_limited": False, "breaker": "closed", "breaker_retry_at": None,
+        "resumed_at": None, "held": 0, "waiting": 0, "job_limited": False, "breaker": "closed",
+        "breaker_retry_at": None,
     }  # fmt: skip
     return DueSchedule(**(basis | fields))  # type: ignore[arg-type]
 
@@ -64,7 +65,9 @@ class Ledger:
     limit=st.integers(0, 2),
     horizon=st.sampled_from([3600, 86400]),
     steps=st.lists(
-        st.tuples(st.sampled_from([1, 3, 61, 200, 1500]), st.integers(0, 3), st.integers(0, 2), st.booleans(), st.booleans()),
+        st.tuples(
+            st.sampled_from([1, 3, 61, 200, 1500]), st.integers(0, 3), st.integers(0, 2), st.booleans(), st.booleans()
+        ),
         min_size=1, max_size=6,
     ),
 )  # fmt: skip
