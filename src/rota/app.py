@@ -22,7 +22,7 @@ from rota.run import Run
 from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
 from rota.settings import Settings
-from rota.store import Declaration, Store
+from rota.store import Declaration, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
 from rota.worker import Worker
@@ -208,6 +208,7 @@ class Rota:
         store = open_store(self.settings)
         await _reach(store, self.settings)
         self._store = store
+        self.results = Results(lambda: self.store)
         self._hinter = Hinter(store) if self.settings.hints else None
         try:
             yield self
@@ -239,10 +240,10 @@ class Rota:
             decide=Decider(late_after=self.settings.late_after, check=self._wrong_with),
             emit=self.events.emit,
         )
-        await replica.start()
-        self._worker = worker
-        worker.start()
         try:
+            await replica.start()
+            self._worker = worker
+            worker.start()
             yield
         finally:
             self._worker = None
@@ -266,11 +267,16 @@ class Rota:
         made = await self.store.enqueue([call.new_run() for call in wanted], connection)
         if self._worker is not None:
             self._worker.wake()
-        if self._hinter is not None and connection is None and self._worker_room() < len(wanted):
-            self._hinter.hint("ready")
+        if connection is None and self._worker_room() < len(wanted):
+            self.hint("ready")
         if any(call.job.policies.concurrency_limit or call.options.seconds or call.options.run_at for call in wanted):
-            await self.store.hint("schedules")
+            self.hint("schedules")
         return [Run(self, m.id, call.job.name, created=m.created) for m, call in zip(made, wanted, strict=True)]
+
+    def hint(self, kind: Hint) -> None:
+        """Tell the other replicas, soon; nothing depends on it."""
+        if self._hinter is not None:
+            self._hinter.hint(kind)
 
     def _worker_room(self) -> int:
         return self._worker.room() if self._worker is not None else 0
@@ -324,8 +330,10 @@ async def _reach(store: Store, settings: Settings) -> None:
 
 
 async def _wind_down(worker: Worker, replica: Replica) -> None:
-    await worker.stop()
-    await replica.stop()
+    try:
+        await worker.stop()
+    finally:
+        await replica.stop()
 
 
 def _policies(

@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from rota.context import Context, TickInfo
+from rota.context import Context
 from rota.errors import BadParameters, Permanent
 from rota.job import Job
 from rota.store import Claim, NewRun, Outcome
@@ -25,28 +26,21 @@ class Attempt:
 
     __slots__ = ("claim", "context", "job", "settled", "started", "stop_reason", "task")
 
-    def __init__(self, claim: Claim, job: Job[..., Any], replica_id: int) -> None:
+    def __init__(self, claim: Claim, job: Job[..., Any], replica_id: int, report: Callable[[Claim, str], None]) -> None:
         self.claim, self.job = claim, job
         self.started = time.monotonic()
         self.task: asyncio.Task[Any] | None = None
         self.stop_reason: StopReason | None = None
         self.settled = False
-        self.context = Context(
-            run_id=claim.id,
-            job=claim.job_id,
-            attempt=claim.attempt,
-            replica_id=replica_id,
-            correlation_id=claim.correlation_id,
-            idempotency_key=claim.key,
-            tick=TickInfo(claim.due_at, claim.config_id),
-        )
+        self.context = Context(claim, replica_id, report)
         if not job.is_async:
             self.context._stop = threading.Event()
 
     def stop(self, reason: StopReason) -> None:
-        """Ask it to stop. An async handler gets CancelledError, a plain function has to look at `ctx.stopping`."""
-        if self.stop_reason is None or reason == "lost":
-            self.stop_reason = reason
+        """Ask it to stop, once: an async handler gets CancelledError, a plain function has to see `ctx.stopping`."""
+        if self.stop_reason is not None and reason != "lost":
+            return
+        self.stop_reason = reason
         if self.context._stop is not None:
             self.context._stop.set()
         if self.task is not None:
@@ -55,18 +49,19 @@ class Attempt:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def succeeded(self, value: Any) -> Outcome:
-        result = None
-        if value is not None:
-            try:
-                encoded = msgspec.json.encode(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                return self.failed(Permanent(f"the result of {self.job.name!r} is not JSON: {error}"))
-            if len(encoded) > _MAX_RESULT:
-                return self.failed(
-                    Permanent(f"the result of {self.job.name!r} has {len(encoded):,} bytes, over {_MAX_RESULT:,}")
-                )
-            result = encoded.decode().replace("\\u0000", "\\ufffd")
-        return self._outcome("succeeded", result=result)
+        claim = self.claim
+        if value is None:
+            plain = not claim.slot and claim.config_id is None and self.job.policies.breaker is None
+            return Outcome(id=claim.id, token=claim.token, state="succeeded", slot=claim.slot, plain=plain)
+        try:
+            encoded = msgspec.json.encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            return self.failed(Permanent(f"the result of {self.job.name!r} is not JSON: {error}"))
+        if len(encoded) > _MAX_RESULT:
+            return self.failed(
+                Permanent(f"the result of {self.job.name!r} has {len(encoded):,} bytes, over {_MAX_RESULT:,}")
+            )
+        return self._outcome("succeeded", result=encoded.decode().replace("\\u0000", "\\ufffd"))
 
     def failed(self, error: BaseException) -> Outcome:
         text = _describe(error)
@@ -112,4 +107,4 @@ def _describe(error: BaseException) -> str:
     head = "".join(traceback.format_exception_only(error)).strip()
     trail = "".join(traceback.format_tb(error.__traceback__))
     text = f"{head}\n\n{trail}" if trail else head
-    return text.replace("\x00", "\ufffd")[:_ERROR_LENGTH]
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:_ERROR_LENGTH]

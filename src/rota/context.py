@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from rota.store import Claim
+
 _current: ContextVar[Context | None] = ContextVar("rota_context", default=None)
 _log = logging.getLogger("rota.job")
 
@@ -29,35 +31,41 @@ class TickInfo:
 class Context:
     """One attempt of one run. A handler asks for it by a first parameter annotated `Context`."""
 
-    __slots__ = (
-        "_report", "_stop", "attempt", "connection", "correlation_id", "idempotency_key", "job", "replica_id", "run_id",
-        "tick",
-    )  # fmt: skip
+    __slots__ = ("_claim", "_report", "_stop", "connection", "replica_id")
 
-    def __init__(
-        self,
-        *,
-        run_id: int,
-        job: str,
-        attempt: int = 1,
-        replica_id: int = 0,
-        correlation_id: str = "",
-        idempotency_key: str | None = None,
-        tick: TickInfo | None = None,
-        report: Callable[[str], None] | None = None,
-    ) -> None:
-        self.run_id = run_id
-        self.job = job
-        self.attempt = attempt
+    def __init__(self, claim: Claim, replica_id: int = 0, report: Callable[[Claim, str], None] | None = None) -> None:
+        self._claim, self._report = claim, report
+        self._stop: threading.Event | None = None
         self.replica_id = replica_id
-        self.correlation_id = correlation_id
-        self.idempotency_key = idempotency_key or f"run:{run_id}"
-        """For the other side: the same for every attempt of this run."""
-        self.tick = tick or TickInfo(datetime.now(UTC))
         self.connection: Any = None
         """With `transactional=True`: the connection in whose transaction the run will be completed."""
-        self._report = report
-        self._stop: threading.Event | None = None
+
+    @property
+    def run_id(self) -> int:
+        return self._claim.id
+
+    @property
+    def job(self) -> str:
+        return self._claim.job_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self._claim.attempt
+
+    @property
+    def correlation_id(self) -> str:
+        """The same for a run, its retries, and the runs it makes."""
+        return self._claim.correlation_id
+
+    @property
+    def idempotency_key(self) -> str:
+        """For the other side: the same for every attempt of this run."""
+        return self._claim.key or f"run:{self._claim.id}"
+
+    @property
+    def tick(self) -> TickInfo:
+        return TickInfo(self._claim.due_at, self._claim.config_id)
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -71,7 +79,7 @@ class Context:
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far it is. Shown while the run is running; the newest report wins. From any thread."""
         if self._report is not None:
-            self._report(msgspec.json.encode({"done": done, "total": total, "note": note}).decode())
+            self._report(self._claim, msgspec.json.encode({"done": done, "total": total, "note": note}).decode())
 
     @property
     def stopping(self) -> bool:
@@ -80,6 +88,12 @@ class Context:
         An async handler is cancelled by itself; a plain function in a thread has to look.
         """
         return self._stop is not None and self._stop.is_set()
+
+
+def detached_context(job: str) -> Context:
+    """For a function that is called outside of any run."""
+    now = datetime.now(UTC)
+    return Context(Claim(0, job, 0, 1, 0, "{}", None, now, None, "", False, 0))
 
 
 def current_context() -> Context | None:

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from rota.arguments import Arguments
-from rota.context import Context, current_context
+from rota.context import Context, current_context, detached_context
 from rota.errors import BadInput
 from rota.policy import Breaker, Retry
 from rota.run import Run
@@ -153,7 +153,7 @@ class Job(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The plain function. Outside of a run, a context is made up for it."""
         if self.arguments.wants_context:
-            return self.fn(current_context() or Context(run_id=0, job=self.name), *args, **kwargs)
+            return self.fn(current_context() or detached_context(self.name), *args, **kwargs)
         return self.fn(*args, **kwargs)
 
     def using(
@@ -214,9 +214,6 @@ class Job(Generic[P, R]):
             breaker_failures=breaker.failures if breaker else None,
             breaker_pause=breaker.pause if breaker else 60.0,
         )
-
-    def with_policies(self, changes: Mapping[str, Any]) -> Policies:
-        return replace(self.policies, **changes)
 
 
 class JobDecorator(Protocol):

@@ -29,6 +29,7 @@ class Lane(ABC):
         self.queue: deque[Attempt] = deque()
         self.active = 0
         self._ahead = 0
+        self._done_since = 0
 
     def room(self) -> int:
         """How many runs to claim now: none while the queue is more than half full."""
@@ -36,9 +37,10 @@ class Lane(ABC):
         most = self._places + self._ahead
         return most - held if held < self._places or held * 2 < most else 0
 
-    def learn(self, per_second: float) -> None:
+    def learn(self, seconds: float) -> None:
         """Claim ahead only what is gone in a moment, so that nobody else could have run it sooner."""
-        self._ahead = min(_MOST_AHEAD, int(per_second * _AHEAD_SECONDS)) if self._places > 1 else 0
+        done, self._done_since = self._done_since, 0
+        self._ahead = min(_MOST_AHEAD, int(done / seconds * _AHEAD_SECONDS)) if self._places > 1 else 0
 
     def take_queued(self) -> list[Attempt]:
         """Give back what has not started."""
@@ -56,7 +58,9 @@ class Lane(ABC):
 class AsyncLane(Lane):
     """Long-lived tasks on the running loop."""
 
-    def __init__(self, jobs: Sequence[str], places: int, execute: Callable[[Attempt], Awaitable[None]]) -> None:
+    def __init__(
+        self, jobs: Sequence[str], places: int, execute: Callable[[Attempt, asyncio.Task[None]], Awaitable[None]]
+    ) -> None:
         super().__init__(jobs, places)
         self._execute = execute
         self._idle: list[asyncio.Future[None]] = []
@@ -84,6 +88,8 @@ class AsyncLane(Lane):
 
     async def _work(self) -> None:
         clean, since_yield = len(contextvars.copy_context()), 0
+        task = asyncio.current_task()
+        assert task is not None
         while True:
             if not self.queue:
                 waiter = asyncio.get_running_loop().create_future()
@@ -94,9 +100,10 @@ class AsyncLane(Lane):
             attempt = self.queue.popleft()
             self.active += 1
             try:
-                await self._execute(attempt)
+                await self._execute(attempt, task)
             finally:
                 self.active -= 1
+                self._done_since += 1
             if len(contextvars.copy_context()) != clean:
                 # The handler left context variables behind; they must not reach the next run.
                 self._hire()
@@ -164,6 +171,7 @@ class ThreadLane(Lane):
         while self._done:
             attempt, outcome = self._done.popleft()
             self.active -= 1
+            self._done_since += 1
             self._settle(attempt, outcome)
         self._feed()
 

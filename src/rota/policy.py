@@ -22,6 +22,8 @@ OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "queue_one", "cancel")
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 
 _INSTANT = timedelta(microseconds=1)
+_MOST_TICKS = 10_000
+_YEAR = 366 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Breaker:
     pause: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.failures < 1 or self.pause <= 0:
-            raise BadInput(f"a breaker needs at least 1 failure and a pause above 0: {self}")
+        if self.failures < 1 or not 0 < self.pause <= _YEAR:
+            raise BadInput(f"a breaker needs at least 1 failure, and a pause above 0 and of a year at most: {self}")
 
 
 @dataclass(slots=True)
@@ -106,7 +108,18 @@ class Decider:
 
     def __call__(self, now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
         probing: set[str] = set()
-        return [self._decide(now, schedule, probing) for schedule in due]
+        decisions, ticks = [], 0
+        for schedule in due:
+            try:
+                decision = self._decide(now, schedule, probing)
+            except (BadInput, OverflowError, ValueError) as error:
+                # One odd row must not stop the others.
+                decision = Decision(schedule=schedule, next_run_at=schedule.next_run_at, invalid_reason=str(error))
+            decisions.append(decision)
+            ticks += len(decision.ticks)
+            if ticks >= _MOST_TICKS:
+                break  # the rest is still due, and comes in the next transaction
+        return decisions
 
     def _decide(self, now: datetime, schedule: DueSchedule, probing: set[str]) -> Decision:
         try:
@@ -143,7 +156,7 @@ class Decider:
         if start is None or last is None or start > last:
             return first
         if first < start:
-            # Overdue before the pause began: catch-up settles these below, as one stretch with what came after it.
+            # Overdue before the pause began: too late for those, whatever `catch_up` says.
             books.miss(table, first, _last_before(table, start, first), "catch_up")
         books.miss(table, start, last, "paused")
         return _between(table, last, now)

@@ -46,6 +46,7 @@ class Heart(Service):
     """The beat: says that this incarnation lives, and hears what it should know."""
 
     name = "heart"
+    longest_pause = 0.5  # well below `dead_after`: after an outage everybody must be back before anybody judges
 
     def __init__(self, replica: Replica, emit: Callable[[Event], None]) -> None:
         super().__init__(emit)
@@ -64,6 +65,7 @@ class Heart(Service):
                     replica.jobs,
                     resume=replica.id or None,
                 )
+                self._lifeline.lost = self.wake
                 replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
         except BaseException:
@@ -136,6 +138,8 @@ class Replica:
     async def stop(self) -> None:
         """Leave: last of all, when nothing is held any more."""
         self._stop.set()
+        if self._thread.ident is None:
+            return
         if self._loop is not None and self._stop_here is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop_here.set)
         await asyncio.to_thread(self._thread.join)

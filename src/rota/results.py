@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rota.errors import NotFound, StoreUnavailable, Timeout
+from rota.errors import NotFound, NotOpen, StoreUnavailable, Timeout
 from rota.service import Wake
 from rota.store import FINISHED, RunRow, Store
 
@@ -49,6 +49,12 @@ class Results:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+        self._give_up(NotOpen())
+
+    def _give_up(self, why: Exception) -> None:
+        for future in [future for waiting in self._waiters.values() for future in waiting]:
+            if not future.done():
+                future.set_exception(why)
 
     async def _ask(self) -> None:
         pause = _SOONEST
@@ -59,6 +65,9 @@ class Results:
             except StoreUnavailable:
                 await self._wake.wait(_LATEST)
                 continue
+            except Exception as error:
+                self._give_up(error)
+                return
             found = 0
             for run_id in wanted:
                 row = rows.get(run_id)

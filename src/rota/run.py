@@ -57,13 +57,13 @@ class Run(Generic[R]):
         """Not start it, or ask it to stop. The state right after: a running one is still `running` for a moment."""
         state = await self._app.store.cancel_run(self.id)
         if state == "running":
-            await self._app.store.hint("cancel")
+            self._app.hint("cancel")
         return state
 
     async def retry(self) -> None:
         """Queue it again, under the same key; for a run that failed, was cancelled or skipped."""
         await self._app.store.retry_run(self.id)
-        await self._app.store.hint("schedules")
+        self._app.hint("schedules")
 
     async def finished(self) -> bool:
         return await self.state() in FINISHED

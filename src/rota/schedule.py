@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rota.errors import BadInput, BadParameters, StaleWrite
+from rota.errors import BadInput, BadParameters, NotFound, StaleWrite
 from rota.job import check_priority
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rota.app import Rota
 
 
+_TRIES = 20
 _EDITABLE = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
@@ -52,8 +53,8 @@ def declaration(
     if lock_timeout_seconds < 1:
         raise BadInput(f"lock_timeout_seconds must be 1 or more, not {lock_timeout_seconds}")
     older = skip_if_older_than.total_seconds() if isinstance(skip_if_older_than, timedelta) else skip_if_older_than
-    if older < 1:
-        raise BadInput(f"skip_if_older_than must be a second or more, not {skip_if_older_than}")
+    if not 1 <= older <= 10 * 366 * 86400:
+        raise BadInput(f"skip_if_older_than must be from a second to ten years, not {skip_if_older_than}")
     return Declaration(
         job_id=job_id, name=name, cron=cron, timezone=timezone, enabled=enabled, priority=check_priority(priority),
         concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds,
@@ -88,9 +89,11 @@ class Schedule:
         return self.row.id
 
     async def refresh(self) -> ScheduleRow:
-        rows = await self._app.store.list_schedules(self.row.job_id, self.row.name)
-        if rows:
-            self.row = rows[0]
+        """Read the row again. `NotFound` when it is gone."""
+        rows = await self._app.store.list_schedules(schedule_id=self.row.id)
+        if not rows:
+            raise NotFound(f"there is no schedule {self.row.id} any more")
+        self.row = rows[0]
         return self.row
 
     async def update(self, **changes: Any) -> None:
@@ -108,7 +111,7 @@ class Schedule:
         if "skip_if_older_than" in changes:
             changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
             changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
-        while True:
+        for _ in range(_TRIES):
             read = self.row
             try:
                 self.row = await self._app.store.update_schedule(read.id, read.version, changes)
@@ -117,6 +120,7 @@ class Schedule:
                 # The scheduler moves the version on with every tick; only another editor's change is a conflict.
                 if _edited(read) != _edited(await self.refresh()):
                     raise
+        raise StaleWrite(f"schedule {self.row.id} changes faster than it can be edited; nothing was written")
 
     async def pause(self) -> None:
         """No more ticks; those of the pause are recorded as skipped when it is resumed."""
@@ -132,7 +136,7 @@ class Schedule:
         if due_at is not None and due_at.tzinfo is None:
             raise BadInput(f"due_at {due_at} has no time zone")
         made = await self._app.store.trigger(self.row.id, due_at)
-        await self._app.store.hint("schedules")
+        self._app.hint("schedules")
         return Run(self._app, made.id, self.row.job_id, created=made.created)
 
     async def delete(self) -> None:

@@ -16,6 +16,7 @@ from rota.service import Service
 from rota.store import Decide, Fired, Store
 
 _BATCH = 1000
+_BATCH_LOCKED = 250  # advisory locks live in shared memory, which is small and everybody's
 _LONGEST_SLEEP = 60.0
 _BLOCKED = (0.05, 1.0)
 _WAITING = 1.0
@@ -43,6 +44,7 @@ class Scheduler(Service):
     ) -> None:
         super().__init__(emit)
         self._store, self._decide, self._jobs, self._advisory = store, decide, jobs, advisory
+        self._batch = _BATCH_LOCKED if advisory else _BATCH
         self._made_ready = made_ready
         self._contended: dict[int, _Contention] = {}
         self._blocked = 0.0
@@ -74,7 +76,7 @@ class Scheduler(Service):
         leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
         try:
             fired = await self._store.fire_due(
-                self._decide, jobs=self._jobs, limit=_BATCH, advisory=self._advisory, leave=leave
+                self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave
             )
         except StaleWrite as error:
             self.emit(WriteContended(str(error)))

@@ -52,6 +52,8 @@ class Service(ABC):
     """Something that goes on in the background."""
 
     name: str
+    longest_pause = 5.0
+    """Seconds between two tries at most while steps fail."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self.emit = emit
@@ -76,7 +78,8 @@ class Service(ABC):
                 self.emit(ServiceFailed(self.name, error))
                 self._failures += 1
                 # Jittered, so that replicas that lost the same database do not come back in step.
-                await asyncio.sleep(min(5.0, 0.05 * 2.0**self._failures) * random.uniform(0.5, 1.0))
+                longest = min(self.longest_pause, 0.05 * 2.0 ** min(self._failures, 10))
+                await asyncio.sleep(longest * random.uniform(0.5, 1.0))
                 continue
             if pause is None or pause > 0:
                 await self._wake.wait(pause)

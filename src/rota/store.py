@@ -20,6 +20,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from rota.clock import steady
+from rota.settings import Settings
+
 State = Literal["queued", "running", "succeeded", "failed", "cancelled", "skipped"]
 FINISHED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 Hint = Literal["ready", "schedules", "cancel", "finished"]
@@ -166,7 +169,7 @@ class Enqueued(Row, frozen=True, kw_only=True):
     created: bool
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A run that this replica holds now."""
 
     id: int
@@ -198,6 +201,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The attempt does not count: it was never started, or was interrupted by a shutdown."""
     then: NewRun | None = None
     """A run to be made in the same transaction, if the outcome is accepted."""
+    plain: bool = False
+    """A success on which nothing hangs: no result, no slot, no schedule, no breaker."""
 
 
 class Finished(Row, frozen=True, kw_only=True):
@@ -295,6 +300,23 @@ class Lifeline(ABC):
     replica_id: int
     identity: str
     """Which database this is: it changes when another one (a promoted standby, a restored file) answers instead."""
+    lost: Callable[[], None] | None = None
+    """Called, from any thread, when the connection breaks between two beats."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._beaten_at = steady()
+        self.judges_from = self._beaten_at + settings.dead_after
+        """Whoever was cut off itself cannot tell whether the others were silent or the database was. It calls nobody
+        dead before it has beaten on time for as long as the others may be silent."""
+
+    def _may_judge(self, age: float) -> bool:
+        """To be asked once after every confirmed beat. `age`: of the one before, by the store's clock, which may leap."""
+        now = steady()
+        if max(age, now - self._beaten_at) > self._settings.lease:
+            self.judges_from = now + self._settings.dead_after
+        self._beaten_at = now
+        return now >= self.judges_from
 
     @abstractmethod
     async def beat(self, *, holding: bool) -> Pulse:
@@ -357,7 +379,10 @@ class Store(ABC):
         """Remove a schedule. Its runs stay, without a reference to it."""
 
     @abstractmethod
-    async def list_schedules(self, job_id: str | None = None, name: str | None = None) -> list[ScheduleRow]: ...
+    async def list_schedules(
+        self, job_id: str | None = None, name: str | None = None, schedule_id: int | None = None
+    ) -> list[ScheduleRow]:
+        """All, or those of a job, of a name, or the one with this id."""
 
     @abstractmethod
     async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:

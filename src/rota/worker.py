@@ -18,13 +18,13 @@ from typing import Any
 
 from rota.attempt import Attempt, StopReason
 from rota.context import _current
-from rota.errors import Permanent, RotaError, RunLost, StoreUnavailable
+from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailable
 from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
 from rota.service import Wake
 from rota.settings import Settings
-from rota.store import Outcome, Store
+from rota.store import Claim, Finished, Outcome, Store
 
 _BATCH = 1000
 _PROGRESS_EVERY = 0.5
@@ -50,7 +50,7 @@ class Worker:
         self._standing = standing
         """This replica's number while it trusts itself, else 0."""
         self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
-        self._wanted = wanted
+        self._wanted, self._verbose = wanted, False
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, Attempt] = {}
         self._open_claims: Counter[int] = Counter()
@@ -114,6 +114,8 @@ class Worker:
         self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{loop.__name__}") for loop in loops]
 
     async def stop(self) -> None:
+        if not self._tasks:
+            return
         claimer, flusher, watcher = self._tasks
         claimer.cancel()
         await asyncio.wait([claimer], timeout=_GRACE)
@@ -167,10 +169,13 @@ class Worker:
                 self._emit(ServiceFailed("claimer", error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
-        attempts = []
+                while not (standing := self._standing()):
+                    await asyncio.sleep(0.1)
+                if standing != replica_id:
+                    return 0  # what the old incarnation may have claimed was buried with it
+        attempts, self._verbose = [], self._wanted(RunFinished)
         for claim in claims:
-            attempt = Attempt(claim, self._jobs[claim.job_id], replica_id)
-            attempt.context._report = self._reporter(attempt)
+            attempt = Attempt(claim, self._jobs[claim.job_id], replica_id, self._take_progress)
             self._attempts[claim.id] = attempt
             attempts.append(attempt)
         if attempts:
@@ -180,8 +185,8 @@ class Worker:
 
     # -- executing ---------------------------------------------------------------------------------
 
-    async def _execute_async(self, attempt: Attempt) -> None:
-        attempt.task = task = asyncio.current_task()
+    async def _execute_async(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        attempt.task = task
         token = _current.set(attempt.context)
         outcome: Outcome | None
         try:
@@ -193,19 +198,26 @@ class Worker:
                     outcome = await self._run_in_transaction(attempt)
                 else:
                     outcome = attempt.succeeded(await self._invoke(attempt))
-        except asyncio.CancelledError:
-            if attempt.stop_reason is None:
+        except asyncio.CancelledError as error:
+            if attempt.stop_reason is None and task.cancelling():
                 raise
-            outcome = attempt.stopped()
-        except Exception as error:
-            outcome = attempt.failed(error)
+            outcome = self._ended_by(attempt, error)
+        except (Exception, SystemExit) as error:
+            outcome = self._ended_by(attempt, error)
         finally:
             attempt.task = None
             _current.reset(token)
             # A cancellation that the handler swallowed, or that came too late, is not meant for the next run.
-            while attempt.stop_reason is not None and task is not None and task.cancelling():
+            while attempt.stop_reason is not None and task.cancelling():
                 task.uncancel()
         self._settle(attempt, outcome)
+
+    @staticmethod
+    def _ended_by(attempt: Attempt, error: BaseException) -> Outcome | None:
+        """One that was asked to stop has stopped, whatever it made of that."""
+        if attempt.stop_reason is None or (attempt.stop_reason == "timeout" and isinstance(error, Exception)):
+            return attempt.failed(error)
+        return attempt.stopped()
 
     def _begin(self, attempt: Attempt) -> None:
         if attempt.claim.losses >= self._settings.max_losses:
@@ -214,6 +226,9 @@ class Worker:
             )
         timeout = attempt.job.policies.timeout
         if timeout is not None:
+            if len(self._deadlines) > 2 * len(self._attempts) + 100:
+                self._deadlines = [entry for entry in self._deadlines if not entry[2].settled]
+                heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
             if self._deadlines[0][2] is attempt:
                 self._deadline_set.set()
@@ -227,16 +242,20 @@ class Worker:
 
     async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
         """The handler's writes and the completion commit together, or not at all."""
+        finishing = False
         try:
             async with self._store.transaction(attempt.claim) as (connection, finish):
                 attempt.context.connection = connection
                 outcome = attempt.succeeded(await self._invoke(attempt))
                 if outcome.state != "succeeded":
                     raise Permanent(outcome.error or "the result could not be stored")
+                finishing = True
                 await finish(outcome)
         except RunLost:
             attempt.stop_reason = "lost"
         except StoreUnavailable:
+            if not finishing:
+                raise
             # Committed or not, nobody told us. If it was, this is refused as already done; if not, it is tried again.
             return attempt.given_back()
         return None
@@ -254,8 +273,8 @@ class Worker:
             values = job.arguments.decode(attempt.claim.parameters)
             value = job.fn(attempt.context, **values) if job.arguments.wants_context else job.fn(**values)
             return attempt.succeeded(value)
-        except Exception as error:
-            return attempt.stopped() if attempt.stop_reason in ("shutdown", "cancelled") else attempt.failed(error)
+        except BaseException as error:  # also SystemExit: the thread is the lane's, not the function's
+            return self._ended_by(attempt, error)
 
     def _begin_plain(self, attempt: Attempt) -> None:
         with contextlib.suppress(Permanent):
@@ -280,8 +299,10 @@ class Worker:
         self._open_claims[claim.token] -= 1
         if not self._open_claims[claim.token]:
             del self._open_claims[claim.token]
-            self._used_up.append(claim.token)
-        if self._wanted(RunFinished):
+            # One claimed under a number that was struck off is all that is left to find its runs by.
+            if attempt.stop_reason != "lost":
+                self._used_up.append(claim.token)
+        if self._verbose:
             state = outcome.state if outcome else "succeeded" if attempt.stop_reason != "lost" else "lost"
             seconds = time.monotonic() - attempt.started
             error = outcome.error if outcome else None
@@ -296,11 +317,11 @@ class Worker:
             self._idle.set()
 
     async def _flush_loop(self) -> None:
-        pause, counted, since = 0.05, 0, time.monotonic()
+        pause, since = 0.05, time.monotonic()
         while True:
             await self._to_flush.wait(1.0 if not self._progress else _PROGRESS_EVERY)
             try:
-                counted += await self._flush()
+                await self._flush()
                 pause = 0.05
             except Exception as error:  # an outcome is never given up
                 self._emit(ServiceFailed("flusher", error))
@@ -310,19 +331,17 @@ class Worker:
             now = time.monotonic()
             if now - since > 0.1:
                 for lane in self.lanes:
-                    lane.learn(counted / (now - since))
-                counted, since = 0, now
+                    lane.learn(now - since)
+                since = now
 
-    async def _flush(self) -> int:
+    async def _flush(self) -> None:
         """Send what is in the outbox; it leaves it only when the store has answered."""
-        sent = 0
         while self._outbox or self._used_up:
             batch, used_up = self._outbox[:_BATCH], self._used_up[:]
             if len(self._outbox) > _BATCH:
                 used_up = []
-            finished = await self._store.finish_runs(batch, used_up)
+            finished = await self._send(batch, used_up)
             del self._outbox[: len(batch)], self._used_up[: len(used_up)]
-            sent += len(batch)
             for run_id in finished.lost:
                 self._emit(RunTakenOver(run_id))
             if finished.freed or any(o.state == "queued" or o.then for o in batch):
@@ -331,15 +350,26 @@ class Worker:
         if self._progress:
             reports, self._progress = list(self._progress.values()), {}
             await self._store.report_progress(reports)
-        return sent
 
-    def _reporter(self, attempt: Attempt) -> Callable[[str], None]:
-        claim = attempt.claim
+    async def _send(self, batch: list[Outcome], used_up: list[int]) -> Finished:
+        try:
+            return await self._store.finish_runs(batch, used_up)
+        except BadInput as error:
+            # One of them cannot be stored. It must not keep the others: it fails, with the reason.
+            if len(batch) == 1:
+                replaced = Outcome(id=batch[0].id, token=batch[0].token, slot=batch[0].slot, state="failed",
+                                   error=f"the outcome could not be stored: {error!a}")  # fmt: skip
+                return await self._store.finish_runs([replaced], used_up)
+        parts = [await self._send([outcome], []) for outcome in batch]
+        await self._store.finish_runs([], used_up)
+        return Finished(
+            accepted=frozenset().union(*(part.accepted for part in parts)),
+            lost=tuple(run_id for part in parts for run_id in part.lost),
+            freed=any(part.freed for part in parts),
+        )
 
-        def report(text: str) -> None:
-            self._progress[claim.id] = (claim.id, claim.token, text)
-
-        return report
+    def _take_progress(self, claim: Claim, report: str) -> None:
+        self._progress[claim.id] = (claim.id, claim.token, report)
 
     # -- deadlines ---------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ async def test_a_run_enqueued_in_the_callers_transaction_lives_and_dies_with_it(
     async with app:
         if url.startswith("sqlite"):
             connection = apsw.Connection(url.removeprefix("sqlite:///"))
+            connection.set_busy_timeout(10_000)
             connection.execute("begin immediate")
             await mail.using(connection=connection).enqueue("nobody")
             connection.execute("rollback")

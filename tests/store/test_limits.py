@@ -177,7 +177,9 @@ async def test_a_slot_that_is_not_renewed_expires_and_its_run_is_taken_back_once
         lost = await claim_one(store)
         await set_clock(url, tick(1) + timedelta(seconds=100))
         await execute(
-            url, "insert into replicas (id, name, host, pid, jobs, session) values (1, 'a', 'h', 1, '[]', 's')"
+            url,
+            "insert into replicas (id, name, host, pid, jobs, session, beat_at) "
+            "values (1, 'a', 'h', 1, '[]', 's', '2020-01-01 00:00:00.000000')",
         )
         assert (await store.bury([])).requeued == ()
         await set_clock(url, tick(1) + timedelta(seconds=200))
@@ -203,6 +205,8 @@ async def test_a_beat_renews_the_slots_of_its_replica(url: str) -> None:
             await lifeline.beat(holding=True)
         assert (await store.bury([])).requeued == ()
         await set_clock(url, tick(1) + timedelta(seconds=950))
+        assert (await store.bury([])).requeued == (), "a clock that leaps takes nothing from one that beats"
+        await execute(url, "update replicas set beat_at = '2020-01-01 00:00:00.000000'")
         assert (await store.bury([])).requeued == (mine.id,)
         await lifeline.close()
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rota.errors import StoreUnavailable
-from rota.store import Hint, JobRow, Lifeline, Store
+from rota.store import Hint, JobRow, Lifeline, Pulse, Store
+from tests.app.waiting import until
 from tests.harness import execute
 from tests.store.steps import (
     JOB,
@@ -34,6 +35,7 @@ async def joined(url: str, name: str = "a") -> AsyncIterator[tuple[Store, Lifeli
     """A replica with a store of its own, as a process has it."""
     async with opened(url) as store:
         lifeline = await store.join(name, "host", 4711, [JOB])
+        lifeline.judges_from = 0.0  # as if it had beaten on time for long enough
         try:
             yield store, lifeline
         finally:
@@ -116,7 +118,13 @@ async def test_a_stale_beat_is_noticed_by_the_caretaker(url: str) -> None:
     async with joined(url, "a") as (_, caretaker), joined(url, "b") as (_, other):
         await caretaker.beat(holding=False)
         await execute(url, f"{LONG_AGO} where id = {other.replica_id}")
-        pulse = await caretaker.beat(holding=False)
+
+        async def noticed() -> Pulse | None:
+            # A server that has just started excuses those who have not beaten since.
+            pulse = await caretaker.beat(holding=False)
+            return pulse if pulse.stale else None
+
+        pulse = await until(noticed)
         assert (pulse.stale, pulse.suspects) == ((other.replica_id,), ())
         await other.beat(holding=False)
         assert (await caretaker.beat(holding=False)).stale == ()
@@ -288,3 +296,29 @@ async def test_a_hint_is_heard_by_the_others(url: str) -> None:
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_whoever_was_cut_off_itself_calls_nobody_dead(url: str) -> None:
+    async with joined(url, "a") as (_, caretaker), joined(url, "b") as (_, other):
+        await caretaker.beat(holding=False)
+        await other.close()
+        caretaker._beaten_at -= 60
+        pulse = await caretaker.beat(holding=False)
+        assert (pulse.caretaker, pulse.stale, pulse.suspects) == (True, (), ())
+        await caretaker.beat(holding=False)
+        caretaker.judges_from = 0.0
+
+        async def noticed() -> bool:
+            return (await caretaker.beat(holding=False)).suspects == (other.replica_id,)
+
+        await until(noticed)
+
+
+async def test_one_that_has_just_come_waits_before_it_judges(url: str) -> None:
+    async with opened(url) as store, joined(url, "b") as (_, other):
+        await other.close()
+        newcomer = await store.join("a", "host", 1, [JOB])
+        try:
+            assert (await newcomer.beat(holding=False)).suspects == ()
+        finally:
+            await newcomer.close()

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -89,7 +90,8 @@ class translated:
     """Turns the driver's errors into rota's, with the way out in the sentence."""
 
     def __init__(self, url: str) -> None:
-        self._where = url.rpartition("@")[2].partition("?")[0].removeprefix("postgresql://")
+        parts = urlsplit(url)
+        self._where = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}" if parts.hostname else ""
 
         self.spared: BaseException | None = None
         """An error that is none of the store's, and goes through as it is."""

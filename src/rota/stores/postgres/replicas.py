@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import asyncpg
 import msgspec
 
-from rota.clock import steady
 from rota.errors import StoreUnavailable
 from rota.settings import Settings
 from rota.store import Buried, Hint, Lifeline, Pulse, ReplicaRow
@@ -34,6 +33,8 @@ class PostgresReplicas(PostgresBase):
                     raise StoreUnavailable(f"somebody holds the advisory lock ({pg.REPLICAS}, {replica_id})")
                 encoded = msgspec.json.encode(list(jobs)).decode()
                 await connection.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag)
+                # Now that somebody knows these jobs, their schedules are looked at again.
+                await connection.fetch(pg.QUERIES["declare.revalidate"], list(jobs))
         except BaseException:
             connection.terminate()
             raise
@@ -42,7 +43,7 @@ class PostgresReplicas(PostgresBase):
     async def leave(self, replica_id: int) -> Buried:
         async def transition(connection: pg.Connection) -> Buried:
             await connection.execute("delete from rota.replicas where id = $1", replica_id)
-            return await _free(connection, [replica_id], losses=0)
+            return await self._free(connection, [replica_id], losses=0)
 
         return await self.whole(transition)
 
@@ -54,9 +55,19 @@ class PostgresReplicas(PostgresBase):
             if gone:
                 # A frozen one may hold row locks; its sessions end before its runs are touched.
                 await connection.fetch(pg.QUERIES["bury.end_sessions"], [row["session"] for row in gone], self.tag)
-            return await _free(connection, [row["id"] for row in gone], losses=1)
+            return await self._free(connection, [row["id"] for row in gone], losses=1)
 
         return await self.whole(transition)
+
+    async def _free(self, connection: pg.Connection, ids: list[int], losses: int) -> Buried:
+        rows: list[asyncpg.Record] = await connection.fetch(
+            pg.QUERIES["bury.runs"], ids, losses, self.settings.dead_after
+        )
+        return Buried(
+            replicas=tuple(ids),
+            requeued=tuple(row["id"] for row in rows if row["state"] == "queued"),
+            cancelled=tuple(row["id"] for row in rows if row["state"] == "cancelled"),
+        )
 
     async def list_replicas(self) -> list[ReplicaRow]:
         rows = [dict(row.items()) for row in await self.fetch("list_replicas")]
@@ -99,13 +110,13 @@ class PostgresReplicas(PostgresBase):
 
 class PostgresLifeline(Lifeline):
     def __init__(self, connection: pg.Connection, replica_id: int, identity: str, settings: Settings) -> None:
+        super().__init__(settings)
         self.replica_id, self.identity = replica_id, identity
-        self._connection, self._settings = connection, settings
+        self._connection = connection
         self._caretaker = False
-        self._beat_sent = steady()
+        connection.add_termination_listener(lambda _: self.lost and self.lost())
 
     async def beat(self, *, holding: bool) -> Pulse:
-        sent = steady()
         try:
             with pg.translated(self._settings.url):
                 async with asyncio.timeout(self._settings.lease):
@@ -114,12 +125,12 @@ class PostgresLifeline(Lifeline):
                     )
                     assert row is not None
                     self._caretaker = row["caretaker"]
-                    suspects, stale = await self._look() if self._caretaker else ((), ())
+                    may_judge = self._may_judge(row["age"] or 0.0)
+                    suspects, stale = await self._look() if self._caretaker and may_judge else ((), ())
         except BaseException:
             # Cancelled or failed, the state of the session is unknown: it must not live on.
-            self._connection.terminate()
+            await self.close()
             raise
-        self._beat_sent = sent
         return Pulse(
             alive=row["alive"],
             cancelled=tuple(row["cancelled"]),
@@ -134,12 +145,11 @@ class PostgresLifeline(Lifeline):
         rows = await self._connection.fetch(
             pg.QUERIES["beat.look"], pg.REPLICAS, self.replica_id, self._settings.dead_after
         )
-        suspects = tuple(row["id"] for row in rows if row["free"] and not row["excused"])
-        # One whose own beat was late cannot tell whether the others were silent or the database was.
-        punctual = steady() - self._beat_sent < self._settings.lease
-        return suspects, tuple(row["id"] for row in rows if row["stale"] and not row["excused"]) if punctual else ()
+        judged = [row for row in rows if not row["excused"]]
+        return tuple(row["id"] for row in judged if row["free"]), tuple(row["id"] for row in judged if row["stale"])
 
     async def close(self) -> None:
+        self.lost = None
         self._connection.terminate()
 
 
@@ -155,12 +165,3 @@ async def _resume(connection: pg.Connection, replica_id: int) -> bool:
         # The ended session, or a look at it, still has the lock for a moment.
         await asyncio.sleep(0.05)
     return False
-
-
-async def _free(connection: pg.Connection, ids: list[int], losses: int) -> Buried:
-    rows: list[asyncpg.Record] = await connection.fetch(pg.QUERIES["bury.runs"], ids, losses)
-    return Buried(
-        replicas=tuple(ids),
-        requeued=tuple(row["id"] for row in rows if row["state"] == "queued"),
-        cancelled=tuple(row["id"] for row in rows if row["state"] == "cancelled"),
-    )

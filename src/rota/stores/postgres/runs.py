@@ -8,16 +8,22 @@ from typing import Any
 
 import asyncpg
 
+from rota.clock import steady
 from rota.errors import BadInput, NotFound, NotOpen, RunLost, WrongState
 from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 
 _ID_BLOCK = 50
+_FIRST = -(2**63)
+_LOOK_AGAIN, _MANY = 0.1, 100
 
 
 class PostgresRuns(PostgresBase):
     _ids: list[int] | None = None
+    _unanswered: frozenset[int] = frozenset()
+    _claimed_up_to = 0
+    _look_again_at = 0.0
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
@@ -48,17 +54,34 @@ class PostgresRuns(PostgresBase):
         return taken[::-1]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
-        arguments = (token, replica_id, list(jobs), limit)
+        # Claimed rows leave dead entries at the front of the index. While the going is good the scan starts behind
+        # them; it looks at all of it every so often, since better ranks may have come, and others may have let go.
+        start = self._claimed_up_to if steady() < self._look_again_at else _FIRST
+        claims = await self._claim(replica_id, token, jobs, limit, start)
+        if not claims and start != _FIRST:
+            start = _FIRST
+            claims = await self._claim(replica_id, token, jobs, limit, start)
+        if len(claims) < max(limit, _MANY):
+            self._look_again_at = 0.0
+        else:
+            self._claimed_up_to = claims[-1].rank
+            if start == _FIRST:
+                self._look_again_at = steady() + _LOOK_AGAIN
+        return claims
+
+    async def _claim(self, replica_id: int, token: int, jobs: Sequence[str], limit: int, start: int) -> list[Claim]:
+        if token in self._unanswered and await self.fetch("claim_runs.void", token, replica_id):
+            self._unanswered -= {token}
+            return []
+        self._unanswered |= {token}
         with pg.translated(self.settings.url):
             try:
+                arguments = (token, replica_id, list(jobs), limit, start)
                 rows = await pg.retried(lambda: self.pool.fetch(pg.QUERIES["claim_runs"], *arguments))
             except asyncpg.UniqueViolationError:
                 rows = await self.fetch("claim_runs.again", token)
-        return [
-            Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=d, config_id=c,
-                  correlation_id=o, slot=s, rank=r)
-            for i, j, a, n, p, k, d, c, o, s, r in rows
-        ]  # fmt: skip
+        self._unanswered -= {token}
+        return [Claim(*row) for row in rows]
 
     async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
         if any(outcome.then for outcome in outcomes):
@@ -76,6 +99,8 @@ class PostgresRuns(PostgresBase):
     async def _finish(
         self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None = None
     ) -> Finished:
+        if all(o.plain for o in outcomes):
+            return await self._finish_plain(outcomes, closed, on)
         columns = pg.columns(
             [(o.id, o.token, o.state, o.result, o.error, o.delay, o.released, o.slot) for o in outcomes], 8
         )
@@ -83,11 +108,25 @@ class PostgresRuns(PostgresBase):
         accepted = frozenset(row["accepted"])
         if len(accepted) == len(outcomes):
             return Finished(accepted=accepted, lost=(), freed=row["freed"])
+        return await self._explained(outcomes, accepted, row["freed"], on)
+
+    async def _finish_plain(
+        self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None
+    ) -> Finished:
+        ids, tokens = [o.id for o in outcomes], [o.token for o in outcomes]
+        accepted = frozenset(await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on))
+        if len(accepted) == len(outcomes):
+            return Finished(accepted=accepted, lost=(), freed=False)
+        return await self._explained(outcomes, accepted, False, on)
+
+    async def _explained(
+        self, outcomes: Sequence[Outcome], accepted: frozenset[int], freed: bool, on: pg.Connection | None
+    ) -> Finished:
+        """Of those that were not accepted: which were recorded before, and which are somebody else's?"""
         rest = [o for o in outcomes if o.id not in accepted]
         already = await self.fetch("finish_runs.already", [o.id for o in rest], [o.token for o in rest], on=on)
         known = {found["id"] for found in already}
-        lost = tuple(o.id for o in rest if o.id not in known)
-        return Finished(accepted=accepted, lost=lost, freed=row["freed"])
+        return Finished(accepted=accepted, lost=tuple(o.id for o in rest if o.id not in known), freed=freed)
 
     @asynccontextmanager
     async def transaction(self, claim: Claim) -> AsyncIterator[tuple[Any, Callable[[Outcome], Any]]]:

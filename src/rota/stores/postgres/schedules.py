@@ -74,8 +74,10 @@ class PostgresSchedules(PostgresBase):
     async def delete_schedule(self, schedule_id: int) -> bool:
         return await self.fetch_value("delete_schedule", schedule_id) is not None
 
-    async def list_schedules(self, job_id: str | None = None, name: str | None = None) -> list[ScheduleRow]:
-        return [_schedule_row(row) for row in await self.fetch("list_schedules", None, job_id, name)]
+    async def list_schedules(
+        self, job_id: str | None = None, name: str | None = None, schedule_id: int | None = None
+    ) -> list[ScheduleRow]:
+        return [_schedule_row(row) for row in await self.fetch("list_schedules", schedule_id, job_id, name)]
 
     async def _schedule(self, schedule_id: int) -> ScheduleRow:
         rows = await self.fetch("list_schedules", schedule_id, None, None)

@@ -1,8 +1,6 @@
 """A replica's own thread, connection and locked file: the beat.
 
-A replica is dead when its file is not locked, or when its beat is stale. One that could not beat in time itself cannot
-tell whether the others were silent or the file was busy: it calls nobody stale. Its own age is read from the same row
-and by the same clock as theirs, so a suspended machine and a clock that jumps count as lateness of its own.
+A replica is dead when its file is not locked, or when its beat is stale.
 """
 
 from __future__ import annotations
@@ -24,10 +22,11 @@ _TRIES, _RESUME_TRIES = 100, 20
 
 class SQLiteLifeline(Lifeline):
     def __init__(self, path: str, settings: Settings) -> None:
+        super().__init__(settings)
         self.replica_id = 0
         found = os.stat(path)
         self.identity = f"file {found.st_dev}:{found.st_ino}"
-        self._path, self._settings = path, settings
+        self._path = path
         self._worker = Worker(lambda: connect(path, settings.lease), "rota-lifeline")
         self._lock: files.FileLock | None = None
 
@@ -37,6 +36,8 @@ class SQLiteLifeline(Lifeline):
             self.replica_id = await self._take_lock()
             values = (self.replica_id, name, host, pid, jobs, tag)
             await self._worker.write(lambda db: db.all("join", (*values, db.clocks()[1])))
+            # Now that somebody knows these jobs, their schedules are looked at again.
+            await self._worker.write(lambda db: db.all("declare.revalidate", (jobs,)))
 
     async def resume(self, replica_id: int) -> bool:
         """Lock the file of this process's own incarnation again; false when its row is gone."""
@@ -101,21 +102,21 @@ class SQLiteLifeline(Lifeline):
         db.all("beat", (self.replica_id, real))
         if holding:
             db.all("beat.renew", (self.replica_id, now))
-        punctual = before > shifted(real, -self._settings.lease)
-        caretaker = self._takes_care(db, real, punctual)
-        suspects, stale = self._look(db, real, punctual) if caretaker else ((), ())
-        [(ready, schedule, delayed)] = db.all("beat.news")
+        may_judge = self._may_judge(seconds_until(real, before) or 0.0)
+        caretaker = self._takes_care(db, real, may_judge)
+        suspects, stale = self._look(db, real) if caretaker and may_judge else ((), ())
+        [(ready, schedule, delayed, at_once)] = db.all("beat.news")
         return Pulse(
             alive=True,
             cancelled=tuple(run_id for (run_id,) in db.all("beat.cancelled", (self.replica_id,))),
             ready=bool(ready),
-            due_in=seconds_until(min((at for at in (schedule, delayed) if at), default=None), now),
+            due_in=0.0 if at_once else seconds_until(min((at for at in (schedule, delayed) if at), default=None), now),
             caretaker=caretaker,
             suspects=suspects,
             stale=stale,
         )
 
-    def _takes_care(self, db: Session, real: str, punctual: bool) -> bool:
+    def _takes_care(self, db: Session, real: str, may_judge: bool) -> bool:
         """Whether this one is the caretaker, or becomes it because the last one is gone.
 
         A row, not a locked file: a frozen caretaker would keep the file locked, and nobody could depose it.
@@ -123,13 +124,13 @@ class SQLiteLifeline(Lifeline):
         [(holder, beat_at)] = db.all("beat.caretaker")
         if holder == self.replica_id:
             return True
-        stale = beat_at is None or (punctual and beat_at < shifted(real, -self._settings.dead_after))
+        stale = beat_at is None or (may_judge and beat_at < shifted(real, -self._settings.dead_after))
         if not stale and not files.is_free(files.lock_path(self._path, holder)):
             return False
         db.all("beat.take_care", (self.replica_id,))
         return True
 
-    def _look(self, db: Session, real: str, punctual: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _look(self, db: Session, real: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         rows = db.all("beat.look", (self.replica_id, shifted(real, -self._settings.dead_after)))
         suspects = tuple(n for n, _ in rows if files.is_free(files.lock_path(self._path, n)))
-        return suspects, tuple(n for n, stale in rows if stale and punctual)
+        return suspects, tuple(n for n, stale in rows if stale)

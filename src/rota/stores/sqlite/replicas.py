@@ -36,26 +36,45 @@ class SQLiteReplicas(SQLiteBase):
     async def leave(self, replica_id: int) -> Buried:
         def transition(db: Session) -> Buried:
             db.all("bury.remove", (encode([replica_id]),))
-            return _free(db, [replica_id], losses=0)
+            return self._free(db, [replica_id], losses=0)
 
         return self._tidied(await self.write(transition))
 
     async def bury(self, dead: Sequence[int]) -> Buried:
         def transition(db: Session) -> Buried:
             # Looked at once more: one that came back holds its lock and beats.
-            deadline = shifted(db.clocks()[1], -self.settings.dead_after)
+            deadline = self._alive_since(db)
             gone = [
                 replica_id
                 for replica_id, stale in db.all("bury.replicas", (encode(list(dead)), deadline))
                 if stale or files.is_free(files.lock_path(self.path, replica_id))
             ]
             db.all("bury.remove", (encode(gone),))
-            return _free(db, gone, losses=1)
+            return self._free(db, gone, losses=1)
 
         def nothing(db: Session) -> Buried | None:
-            return None if dead or db.value("bury.any", (db.now(),)) else Buried()
+            return None if dead or db.value("bury.any", (db.now(), self._alive_since(db))) else Buried()
 
         return self._tidied(await self.write(transition, unless=nothing))
+
+    def _free(self, db: Session, ids: list[int], losses: int) -> Buried:
+        """What these held, and what nobody holds any more, goes back."""
+        now, alive, dead = db.now(), self._alive_since(db), encode(ids)
+        claimed: list[tuple[int, int]] = []
+        for token, runs in db.all("bury.claims", (dead,)):
+            claimed += [(run_id, token) for run_id in msgspec.json.decode(runs)]
+        values: dict[str, Any] = {"now": now, "alive": alive, "losses": losses, "claimed": encode(claimed)}
+        back = db.all("bury.runs", values)
+        requeued = tuple(run_id for run_id, state in back if state == "queued")
+        cancelled = tuple(run_id for run_id, state in back if state == "cancelled")
+        db.all("bury.answer", (encode(requeued + cancelled), dead))
+        db.all("bury.keep", (encode(requeued),))
+        db.all("bury.free", (encode(cancelled), now, alive))
+        db.all("bury.ready", (encode(requeued),))
+        return Buried(replicas=tuple(ids), requeued=requeued, cancelled=cancelled)
+
+    def _alive_since(self, db: Session) -> str:
+        return shifted(db.clocks()[1], -self.settings.dead_after)
 
     def _tidied(self, buried: Buried) -> Buried:
         files.remove(self.path, buried.replicas)
@@ -111,20 +130,3 @@ def _hints(before: tuple[Any, ...] | None, news: tuple[Any, ...]) -> tuple[Hint,
     if news[4] is not None and (before is None or before[4] != news[4]):
         kinds.append("cancel")
     return tuple(kinds)
-
-
-def _free(db: Session, ids: list[int], losses: int) -> Buried:
-    """What these held, and what nobody holds any more, goes back."""
-    now, dead = db.now(), encode(ids)
-    claimed: list[tuple[int, int]] = []
-    for token, runs in db.all("bury.claims", (dead,)):
-        claimed += [(run_id, token) for run_id in msgspec.json.decode(runs)]
-    values: dict[str, Any] = {"now": now, "losses": losses, "claimed": encode(claimed)}
-    back = db.all("bury.runs", values)
-    requeued = tuple(run_id for run_id, state in back if state == "queued")
-    cancelled = tuple(run_id for run_id, state in back if state == "cancelled")
-    db.all("bury.answer", (encode(requeued + cancelled), dead))
-    db.all("bury.keep", (encode(requeued),))
-    db.all("bury.free", (encode(cancelled), now))
-    db.all("bury.ready", (encode(requeued),))
-    return Buried(replicas=tuple(ids), requeued=requeued, cancelled=cancelled)

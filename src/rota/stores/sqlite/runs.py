@@ -197,15 +197,13 @@ def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> 
         db.all("claim_runs.hold", (replica_id, now, encode(held)))
     rows.sort(key=lambda row: (popped[row[0]][0], row[0]))
     return [
-        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=from_text(d),
-              config_id=c, correlation_id=o, slot=popped[i][1], rank=popped[i][0])
+        Claim(i, j, token, a, n, p, k, from_text(d), c, o, popped[i][1], popped[i][0])
         for i, j, a, n, p, k, d, c, o in rows
     ]  # fmt: skip
 
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:
     return [
-        Claim(id=i, job_id=j, token=token, attempt=a, losses=n, parameters=p, key=k, due_at=from_text(d),
-              config_id=c, correlation_id=o, slot=bool(s), rank=r)
+        Claim(i, j, token, a, n, p, k, from_text(d), c, o, bool(s), r)
         for i, j, a, n, p, k, d, c, o, s, r in db.all("claim_runs.again", (token,))
     ]  # fmt: skip

@@ -64,8 +64,10 @@ class SQLiteSchedules(SQLiteBase):
     async def delete_schedule(self, schedule_id: int) -> bool:
         return await self.write(lambda db: db.value("delete_schedule", (schedule_id,)) is not None)
 
-    async def list_schedules(self, job_id: str | None = None, name: str | None = None) -> list[ScheduleRow]:
-        values = {"id": None, "job_id": job_id, "name": name}
+    async def list_schedules(
+        self, job_id: str | None = None, name: str | None = None, schedule_id: int | None = None
+    ) -> list[ScheduleRow]:
+        values = {"id": schedule_id, "job_id": job_id, "name": name}
         return await self.read(lambda db: db.structs(ScheduleRow, "list_schedules", values))
 
     async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:

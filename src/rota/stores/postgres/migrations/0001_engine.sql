@@ -26,8 +26,9 @@ create table rota.scheduler_configs (
     overlap              text not null default 'skip' check (overlap in ('skip', 'queue', 'queue_one', 'cancel')),
     catch_up             text not null default 'latest' check (catch_up in ('latest', 'all', 'skip')),
     catch_up_limit       integer not null default 100 check (catch_up_limit between 1 and 10000),
-    skip_if_older_than_seconds integer not null default 86400 check (skip_if_older_than_seconds > 0),
-    next_run_at          timestamptz,
+    skip_if_older_than_seconds integer not null default 86400
+        check (skip_if_older_than_seconds between 1 and 316224000),
+    next_run_at          timestamptz check (next_run_at >= '1970-01-01' and next_run_at < '9999-12-31'),
     tzdata               text,  -- the edition of the time zone rules by which next_run_at was computed
     paused_at            timestamptz,
     resumed_at           timestamptz,

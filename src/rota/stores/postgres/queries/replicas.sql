@@ -24,6 +24,9 @@ update rota.replicas set beat_at = clock_timestamp() where id = $1 returning id
 -- name: beat
 -- Life is measured in real time: moving rota_now() must not kill anybody.
 with clock as materialized (select rota.rota_now() as now),
+before as (
+    select extract(epoch from clock_timestamp() - beat_at)::float8 as age from rota.replicas where id = $1
+),
 beaten as (
     update rota.replicas set beat_at = clock_timestamp() where id = $1 returning id
 ),
@@ -32,12 +35,15 @@ renewed as (
     from clock
     where $2 and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
 )
-select exists (select from beaten) as alive,
+select exists (select from beaten) as alive, (select age from before) as age,
        array(select run_id from rota.cancellations where replica_id = $1) as cancelled,
        exists (select from rota.ready) as ready,
        extract(epoch from least(
            (select min(next_run_at) from rota.scheduler_configs where enabled and invalid_reason is null),
-           (select min(run_at) from rota.delayed)) - now)::float8 as due_in,
+           (select min(run_at) from rota.delayed),
+           case when exists (select from rota.waiting) or exists (
+               select from rota.scheduler_configs where enabled and invalid_reason is null and next_run_at is null)
+               then now end) - now)::float8 as due_in,
        case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker
 from clock
 
@@ -67,6 +73,10 @@ where application_name = any($1::text[]) and application_name <> $2
 
 -- name: bury.runs
 with clock as materialized (select rota.rota_now() as now),
+-- A holder that beats has its slots renewed; if one expired before that (a clock that leapt), it still holds it.
+living as materialized (
+    select id from rota.replicas where beat_at > clock_timestamp() - $3 * interval '1 second'
+),
 orphaned as (
     delete from rota.claims c
     where c.replica_id = any($1::integer[]) or not exists (select from rota.replicas r where r.id = c.replica_id)
@@ -75,6 +85,7 @@ orphaned as (
 suspended as (
     select run_id as id, null::bigint as token from rota.scheduler_locks
     where expires_at <= (select now from clock) and run_id is not null
+        and not coalesce(replica_id = any(array(select id from living)), false)
     union all
     select unnest(ids), token from orphaned
 ),
@@ -107,7 +118,10 @@ kept as (
 freed as (
     delete from rota.scheduler_locks l
     where l.run_id in (select id from back where state = 'cancelled')
-        or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.run_id))
+        or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.run_id)
+            and not coalesce(l.replica_id = any(array(select id from living)), false))
+        or (l.replica_id is null and l.run_id is not null and not exists (
+            select from rota.job_runs r where r.id = l.run_id and r.state in ('queued', 'running')))
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot)

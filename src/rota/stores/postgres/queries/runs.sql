@@ -48,14 +48,15 @@ join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key
     and r.config_id is null and r.idempotency_key not like 'schedule:%' and r.id is distinct from i.id
 
 -- name: enqueue.notify
-select pg_notify('rota', 'ready')
+select pg_notify('rota', 'ready'), pg_notify('rota', 'schedules')
 
 -- name: claim_runs
 with clock as materialized (select rota.rota_now() as now),
 popped as (
     delete from rota.ready
     where ctid = any(array(
-        select ctid from rota.ready where job_id = any($3::text[]) order by rank, id limit $4 for update skip locked))
+        select ctid from rota.ready where rank >= $5 and job_id = any($3::text[])
+        order by rank, id limit $4 for update skip locked))
     returning id, slot, rank
 ),
 claimed as (
@@ -79,16 +80,40 @@ held as (
     from claimed, clock
     where claimed.slot and l.run_id = claimed.id
 )
-select id, job_id, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id, slot, rank
+select id, job_id, $1::bigint, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id, slot, rank
 from claimed order by rank, id
 
+-- name: claim_runs.void
+-- The answer to a claim was lost, and the server may still be at it: whoever has the token first, has it. If it is this
+-- row, that claim fails as a whole and leaves what it wanted where it was.
+insert into rota.claims (token, replica_id, ids) values ($1, $2, '{}') on conflict do nothing returning token
+
 -- name: claim_runs.again
-select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id,
+select r.id, r.job_id, $1::bigint, r.attempt, r.losses, r.parameters, r.idempotency_key,
+       coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id,
        exists (select from rota.scheduler_locks l where l.run_id = r.id) as slot,
        rota.rank(r.run_at, r.priority) as rank
 from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = c.token and r.state = 'running'
 where c.token = $1
 order by rank, r.id
+
+-- name: finish_runs.plain
+-- Nothing hangs on these: two arrays in, one update.
+with clock as materialized (select rota.rota_now() as now),
+done as (
+    update rota.job_runs r set state = 'succeeded', finished_at = clock.now
+    from unnest($1::bigint[], $2::bigint[]) as i (id, token), clock
+    where r.id = i.id and r.lock_token = i.token and r.state = 'running'
+    returning r.id
+),
+used_up as (
+    delete from rota.claims where token = any($3::bigint[])
+),
+answered as (
+    delete from rota.cancellations c using done
+    where c.run_id = done.id and (select exists (select from rota.cancellations))
+)
+select array(select id from done)
 
 -- name: finish_runs
 with clock as materialized (select rota.rota_now() as now),
@@ -123,7 +148,8 @@ used_up as (
     delete from rota.claims where token = any($9::bigint[])
 ),
 answered as (
-    delete from rota.cancellations c using done where c.run_id = done.id
+    delete from rota.cancellations c using done
+    where c.run_id = done.id and (select exists (select from rota.cancellations))
 ),
 counted as (
     insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count, failure_count, last_error)
@@ -206,17 +232,14 @@ stopped as (
 asked as (
     insert into rota.cancellations (run_id, replica_id)
     select id, replica_id from found where state = 'running'
-    on conflict do nothing
-),
-freed as (
-    delete from rota.scheduler_locks l using stopped where l.run_id = stopped.id
+    on conflict (run_id) do update set replica_id = excluded.replica_id
 )
 select case when exists (select from stopped) then 'cancelled' else state end as state,
        rota.rank(run_at, priority) as rank, run_at
 from found
 
 -- name: cancel_run.unpark
--- What somebody has locked is being claimed or moved: they will see the state and drop it.
+-- A statement of its own: only a snapshot taken after the row lock sees a slot that was just given. What somebody has locked is being claimed or moved: they will see the state and drop it.
 with ready as (
     delete from rota.ready where ctid = any(array(
         select ctid from rota.ready where rank = $2 and id = $1 for update skip locked))
@@ -224,6 +247,9 @@ with ready as (
 delayed as (
     delete from rota.delayed where ctid = any(array(
         select ctid from rota.delayed where run_at = $3 and id = $1 for update skip locked))
+),
+freed as (
+    delete from rota.scheduler_locks where run_id = $1
 )
 delete from rota.waiting where ctid = any(array(select ctid from rota.waiting where id = $1 for update skip locked))
 
@@ -242,6 +268,9 @@ again as (
 ),
 parked as (
     insert into rota.delayed (run_at, id) select run_at, id from again
+),
+answered as (
+    delete from rota.cancellations c using again where c.run_id = again.id
 )
 select state, missed_count, exists (select from again) as again from found
 
@@ -259,6 +288,6 @@ old as (
     order by r.id limit $2
 ),
 gone as (
-    delete from rota.job_runs r using old where r.id = old.id returning r.id
+    delete from rota.job_runs r using old where r.id = old.id and r.finished_at is not null returning r.id
 )
 select count(*) from gone

@@ -175,7 +175,7 @@ update rota.jobs set breaker = 'half_open', breaker_changed_at = rota.rota_now()
 insert into rota.cancellations (run_id, replica_id)
 select run_id, replica_id from rota.scheduler_locks
 where config_id = any($1::integer[]) and replica_id is not null and run_id is not null
-on conflict do nothing
+on conflict (run_id) do update set replica_id = excluded.replica_id
 
 -- name: promote_due
 with due as (
@@ -255,6 +255,7 @@ runnable as (
     from admitted a
     join rota.job_runs r on r.id = a.id and r.state = 'queued'
     left join rota.scheduler_configs c on c.id = a.config_id
+    for update of r  -- somebody may be cancelling it
 ),
 took_slot as (
     insert into rota.scheduler_locks (config_id, job_id, run_id, timeout_seconds, acquired_at, expires_at)

@@ -29,7 +29,10 @@ select exists (select 1 from ready),
        (select next_run_at from scheduler_configs indexed by scheduler_configs_due
         where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') > ''
         order by coalesce(next_run_at, '') limit 1),
-       (select min(run_at) from delayed)
+       (select min(run_at) from delayed),
+       exists (select 1 from waiting) or exists (
+           select 1 from scheduler_configs indexed by scheduler_configs_due
+           where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') = '')
 
 -- name: beat.caretaker
 select c.replica_id, r.beat_at from caretaker c left join replicas r on r.id = c.replica_id
@@ -41,7 +44,8 @@ update caretaker set replica_id = ?1
 select id, beat_at < ?2 from replicas where id <> ?1 order by id
 
 -- name: bury.any
-select exists (select 1 from scheduler_locks where expires_at <= ?1)
+select exists (select 1 from scheduler_locks where expires_at <= ?1
+               and coalesce(replica_id not in (select id from replicas where beat_at > ?2), 1))
     or exists (select 1 from claims where replica_id not in (select id from replicas))
 
 -- name: bury.replicas
@@ -62,7 +66,9 @@ set state = case when id in (select run_id from cancellations) then 'cancelled' 
     finished_at = case when id in (select run_id from cancellations) then :now end,
     losses = losses + :losses, lock_token = null
 where state = 'running' and id in (
+    -- A holder that beats has its slots renewed; if one expired before that (a clock that leapt), it still holds it.
     select run_id from scheduler_locks where expires_at <= :now and run_id is not null
+        and coalesce(replica_id not in (select id from replicas where beat_at > :alive), 1)
     union
     select r.id from json_each(:claimed) i
     join job_runs r on r.id = json_extract(i.value, '$[0]') and r.lock_token = json_extract(i.value, '$[1]'))
@@ -77,7 +83,9 @@ update scheduler_locks set replica_id = null, expires_at = '9999-12-31 23:59:59.
 where run_id in (select value from json_each(?1))
 
 -- name: bury.free
-delete from scheduler_locks where expires_at <= ?2 or run_id in (select value from json_each(?1))
+delete from scheduler_locks
+where run_id in (select value from json_each(?1))
+    or (expires_at <= ?2 and coalesce(replica_id not in (select id from replicas where beat_at > ?3), 1))
 
 -- name: bury.ready
 insert into ready (rank, id, job_id, slot)
