@@ -1,0 +1,203 @@
+"""Handlers and rows that misbehave: each is settled by itself, and nobody else pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import timedelta
+
+import pytest
+
+from rota import BadInput, Breaker, Context, NotFound, NotOpen, Rota, RunFailed, Schedule
+from rota.store import Outcome
+from tests.app.waiting import until
+from tests.harness import execute
+
+
+async def test_an_error_that_is_no_text_does_not_keep_the_others(url: str) -> None:
+    app = Rota(url)
+
+    @app.job
+    async def odd() -> None:
+        raise ValueError("bad name " + os.fsdecode(b"\xff"))
+
+    @odd.on_failure
+    async def explain(run_id: int, error: str) -> None: ...
+
+    @app.job
+    async def fine() -> str:
+        return "fine"
+
+    async with app:
+        failing, other = await odd.enqueue(), await fine.enqueue()
+        assert await other.result(30) == "fine"
+        with pytest.raises(RunFailed, match="bad name"):
+            await failing.result(30)
+
+
+async def test_an_outcome_that_cannot_be_stored_fails_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Rota(url)
+
+    @app.job
+    async def work(n: int) -> int:
+        return n
+
+    async with app:
+        real = type(app.store).finish_runs
+
+        async def picky(self: object, outcomes: list[Outcome], closed: list[int]) -> object:
+            if any(outcome.result == "13" for outcome in outcomes):
+                raise BadInput("13 cannot be stored")
+            return await real(self, outcomes, closed)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(app.store), "finish_runs", picky)
+        runs = await work.enqueue_many(work.call(n) for n in range(10, 16))
+        for n, run in enumerate(runs, 10):
+            if n == 13:
+                with pytest.raises(RunFailed, match="13 cannot be stored"):
+                    await run.result(30)
+            else:
+                assert await run.result(30) == n
+
+
+async def test_a_handler_that_is_cancelled_from_within_or_exits_has_failed(url: str) -> None:
+    app = Rota(url, threads=1)
+
+    @app.job
+    async def inner() -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await task
+
+    @app.job
+    def leaving() -> None:
+        sys.exit(3)
+
+    @app.job
+    def fine() -> str:
+        return "fine"
+
+    async with app:
+        for run in (await inner.enqueue(), await leaving.enqueue()):
+            with pytest.raises(RunFailed, match=r"CancelledError|SystemExit"):
+                await run.result(30)
+        assert await (await fine.enqueue()).result(30) == "fine"
+
+
+async def test_a_handler_is_asked_to_stop_once_and_may_clean_up(url: str) -> None:
+    app = Rota(url, beat=0.05, lease=0.5, dead_after=1.0)
+    cleaned = asyncio.Event()
+
+    @app.job
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0.5)  # several beats
+            cleaned.set()
+            raise RuntimeError("while cleaning up")
+
+    async with app:
+        run = await tidy.enqueue()
+
+        async def running() -> bool:
+            return await run.state() == "running"
+
+        await until(running)
+        await run.cancel()
+        with pytest.raises(RunFailed, match="cancelled"):
+            await run.result(30)
+        assert cleaned.is_set()
+
+
+async def test_one_odd_row_does_not_stop_the_others(url: str) -> None:
+    app = Rota(url)
+
+    @app.every("1s")
+    async def fine() -> None: ...
+
+    @app.job
+    async def odd() -> None: ...
+
+    async with app:
+        await app.schedule(odd, "every 1s")
+        await execute(url, "update scheduler_configs set next_run_at = '1970-01-01 00:00:00' where job_id = 'odd'")
+
+        async def both_ran() -> bool:
+            rows = await execute(url, "select distinct job_id from job_runs where state = 'succeeded'")
+            return len(rows) == 2
+
+        await until(both_ran)
+    with pytest.raises(BadInput, match="ten years"):
+        app.cron("* * * * *", skip_if_older_than=timedelta(days=4_000_000), job="x")(odd.fn)
+    with pytest.raises(BadInput, match="of a year at most"):
+        Breaker(pause=float("inf"))
+
+
+async def test_a_limited_run_starts_soon_without_any_hint(url: str) -> None:
+    app = Rota(url, hints=False, beat=0.2, lease=1.0, dead_after=2.0)
+
+    @app.job(concurrency_limit=1)
+    async def narrow() -> str:
+        return "done"
+
+    async with app:
+        await asyncio.sleep(0.5)  # until the scheduler sleeps its longest sleep
+        assert await (await narrow.enqueue()).result(20) == "done"
+
+
+async def test_a_schedule_that_was_renamed_or_deleted_can_still_be_told_apart(url: str) -> None:
+    app = Rota(url)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app.client():
+        schedule: Schedule = await app.schedule(work, "0 3 * * *", name="old")
+        await execute(url, "update scheduler_configs set name = 'new'")
+        await schedule.pause()
+        assert (schedule.row.name, schedule.row.enabled) == ("new", False)
+        await schedule.delete()
+        with pytest.raises(NotFound, match="no schedule"):
+            await schedule.pause()
+
+
+def test_an_app_can_be_opened_in_one_loop_after_the_other(tmp_path: object) -> None:
+    app = Rota(f"sqlite:///{tmp_path}/rota.db")
+
+    @app.job
+    async def work(n: int) -> int:
+        return n
+
+    async def once(n: int) -> int:
+        async with app:
+            return await (await work.enqueue(n)).result(30)
+
+    assert [asyncio.run(once(n)) for n in (1, 2)] == [1, 2]
+
+
+async def test_whoever_waits_is_told_when_the_app_closes(url: str) -> None:
+    app = Rota(url)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app.client():
+        waiting = asyncio.create_task((await work.enqueue()).result())
+        await asyncio.sleep(0.05)
+    with pytest.raises(NotOpen):
+        await waiting
+
+
+async def test_a_transactional_handler_that_blocks_itself_fails_in_the_open(tmp_path: object) -> None:
+    app = Rota(f"sqlite:///{tmp_path}/rota.db")
+
+    @app.job(transactional=True)
+    async def book(ctx: Context) -> None:
+        await app.schedule("book", "0 3 * * *")  # not by ctx.connection: it waits for the handler's own lock
+
+    async with app:
+        run = await book.enqueue()
+        with pytest.raises(RunFailed, match="StoreUnavailable"):
+            await run.result(60)
