@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults mutants lock clean
+.PHONY: demo test lint check soak faults bench mutants lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
@@ -14,8 +14,8 @@ test: $(VENV)/ready-dev  ## the whole suite
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/ready-dev  ## style, types, direction of imports
-	$(BIN)/ruff check src tests tools
-	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools bench
+	$(BIN)/ruff format --check src tests tools bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -26,6 +26,9 @@ soak: $(VENV)/ready-run  ## two workers for MINUTES, with kills
 
 faults: $(VENV)/ready-dev  ## the fault tests, ROUNDS of each
 	ROTA_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/cluster
+
+bench: $(VENV)/ready-dev  ## how fast, beside raw SQL in the same run
+	$(BIN)/python -m bench
 
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py

@@ -87,6 +87,10 @@ class StoreUnavailable(RotaError):
     """The database cannot be reached or used now; the sentence says which and what to do."""
 
 
+class TransactionLost(StoreUnavailable):
+    """The connection of a transactional run broke before its COMMIT: nothing that it wrote remains."""
+
+
 class SchemaMismatch(RotaError):
     """The store's tables are of a version that this rota cannot use; the sentence says what to do."""
 

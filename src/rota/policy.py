@@ -112,6 +112,8 @@ class Decider:
         for schedule in due:
             try:
                 decision = self._decide(now, schedule, probing)
+                if decision is None:
+                    continue
             except (BadInput, OverflowError, ValueError) as error:
                 # One odd row must not stop the others.
                 decision = Decision(schedule=schedule, next_run_at=schedule.next_run_at, invalid_reason=str(error))
@@ -121,12 +123,14 @@ class Decider:
                 break  # the rest is still due, and comes in the next transaction
         return decisions
 
-    def _decide(self, now: datetime, schedule: DueSchedule, probing: set[str]) -> Decision:
+    def _decide(self, now: datetime, schedule: DueSchedule, probing: set[str]) -> Decision | None:
         try:
             table = timetable(schedule.cron, schedule.timezone)
         except BadInput as error:
             return Decision(schedule=schedule, next_run_at=None, invalid_reason=str(error))
         if wrong := self._check(schedule.job_id, schedule.parameters):
+            if schedule.as_declared:
+                return None  # declared by code of another version than ours: it is for them to run
             return Decision(schedule=schedule, next_run_at=schedule.next_run_at, invalid_reason=wrong)
         if schedule.next_run_at is None:
             return Decision(schedule=schedule, next_run_at=table.next(now))

@@ -91,6 +91,8 @@ class DueSchedule(Declaration, frozen=True, kw_only=True):
     """Slots of this schedule that are taken."""
     waiting: int
     """Its runs that wait for a slot."""
+    as_declared: bool
+    """Its parameters are those that some code declared."""
     job_limited: bool
     breaker: Literal["closed", "open", "half_open"]
     breaker_retry_at: datetime | None
@@ -311,7 +313,7 @@ class Lifeline(ABC):
         dead before it has beaten on time for as long as the others may be silent."""
 
     def _may_judge(self, age: float) -> bool:
-        """To be asked once after every confirmed beat. `age`: of the one before, by the store's clock, which may leap."""
+        """To be asked once after every confirmed beat; `age` is that of the one before, by the store's clock."""
         now = steady()
         if max(age, now - self._beaten_at) > self._settings.lease:
             self.judges_from = now + self._settings.dead_after

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rota.attempt import Attempt, StopReason
@@ -193,7 +194,9 @@ class Worker:
             if attempt.stop_reason is not None:
                 outcome = attempt.stopped()
             else:
-                self._begin(attempt)
+                self._check_losses(attempt)
+                if (timeout := attempt.job.policies.timeout) is not None:
+                    self._set_deadline(attempt, timeout)
                 if attempt.job.policies.transactional:
                     outcome = await self._run_in_transaction(attempt)
                 else:
@@ -219,19 +222,21 @@ class Worker:
             return attempt.failed(error)
         return attempt.stopped()
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _check_losses(self, attempt: Attempt) -> None:
         if attempt.claim.losses >= self._settings.max_losses:
             raise Permanent(
                 f"run {attempt.claim.id} was lost with its replica {attempt.claim.losses} times; it is not tried again"
             )
-        timeout = attempt.job.policies.timeout
-        if timeout is not None:
-            if len(self._deadlines) > 2 * len(self._attempts) + 100:
-                self._deadlines = [entry for entry in self._deadlines if not entry[2].settled]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
-            if self._deadlines[0][2] is attempt:
-                self._deadline_set.set()
+
+    def _set_deadline(self, attempt: Attempt, timeout: float) -> None:
+        if attempt.settled:
+            return
+        if len(self._deadlines) > 2 * len(self._attempts) + 100:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].settled]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
+        if self._deadlines[0][2] is attempt:
+            self._deadline_set.set()
 
     async def _invoke(self, attempt: Attempt) -> Any:
         job = attempt.job
@@ -242,21 +247,25 @@ class Worker:
 
     async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
         """The handler's writes and the completion commit together, or not at all."""
-        finishing = False
+        own: BaseException | None = None
         try:
             async with self._store.transaction(attempt.claim) as (connection, finish):
                 attempt.context.connection = connection
-                outcome = attempt.succeeded(await self._invoke(attempt))
+                try:
+                    outcome = attempt.succeeded(await self._invoke(attempt))
+                except BaseException as error:
+                    own = error
+                    raise
                 if outcome.state != "succeeded":
                     raise Permanent(outcome.error or "the result could not be stored")
-                finishing = True
                 await finish(outcome)
         except RunLost:
             attempt.stop_reason = "lost"
-        except StoreUnavailable:
-            if not finishing:
+        except StoreUnavailable as error:
+            if error is own:
                 raise
-            # Committed or not, nobody told us. If it was, this is refused as already done; if not, it is tried again.
+            # The transaction broke, not the handler. If it was committed all the same, this is refused as already done;
+            # if not, nothing of it remains, and it is started again.
             return attempt.given_back()
         return None
 
@@ -267,18 +276,14 @@ class Worker:
         try:
             if attempt.stop_reason is not None:
                 return attempt.stopped()
-            self._call(lambda: None if attempt.settled else self._begin_plain(attempt))
-            if attempt.claim.losses >= self._settings.max_losses:
-                self._begin(attempt)
+            self._check_losses(attempt)
+            if (timeout := job.policies.timeout) is not None:
+                self._call(partial(self._set_deadline, attempt, timeout))
             values = job.arguments.decode(attempt.claim.parameters)
             value = job.fn(attempt.context, **values) if job.arguments.wants_context else job.fn(**values)
             return attempt.succeeded(value)
         except BaseException as error:  # also SystemExit: the thread is the lane's, not the function's
             return self._ended_by(attempt, error)
-
-    def _begin_plain(self, attempt: Attempt) -> None:
-        with contextlib.suppress(Permanent):
-            self._begin(attempt)
 
     # -- settling ----------------------------------------------------------------------------------
 

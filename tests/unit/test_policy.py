@@ -22,7 +22,7 @@ DECIDE = Decider(late_after=60, check=lambda job, parameters: None)
 def due(**fields: object) -> DueSchedule:
     basis: dict[str, object] = {
         "id": 1, "version": 0, "job_id": "job", "cron": "*/5 * * * *", "next_run_at": START, "paused_at": None,
-        "resumed_at": None, "held": 0, "waiting": 0, "job_limited": False, "breaker": "closed",
+        "resumed_at": None, "held": 0, "waiting": 0, "as_declared": False, "job_limited": False, "breaker": "closed",
         "breaker_retry_at": None,
     }  # fmt: skip
     return DueSchedule(**(basis | fields))  # type: ignore[arg-type]
@@ -181,6 +181,11 @@ def test_a_bad_row_is_marked_with_the_reason() -> None:
     [decision] = refusing(START, [due()])
     assert decision.invalid_reason == "job: no"
     assert decision.next_run_at == START
+
+
+def test_what_code_of_another_version_declared_is_left_to_it() -> None:
+    refusing = Decider(late_after=60, check=lambda job, parameters: f"{job}: no")
+    assert refusing(START, [due(as_declared=True)]) == []
 
 
 def test_an_operator_may_set_the_next_run_off_the_timetable() -> None:

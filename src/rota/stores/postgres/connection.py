@@ -132,11 +132,19 @@ async def transaction(pool: asyncpg.Pool[asyncpg.Record]) -> AsyncIterator[Conne
         async with connection.transaction():
             yield connection  # type: ignore[misc]
     except BaseException:
-        if connection.is_in_transaction():
+        if not gone(connection) and connection.is_in_transaction():
             connection.terminate()
         raise
     finally:
         await asyncio.shield(pool.release(connection))
+
+
+def gone(connection: Any) -> bool:
+    """Whether the connection is lost; the pool takes a lost one back by itself."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
 
 
 async def retried(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from rota.clock import steady
-from rota.errors import BadInput, NotFound, NotOpen, RunLost, WrongState
+from rota.errors import BadInput, NotFound, NotOpen, RunLost, TransactionLost, WrongState
 from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
@@ -151,6 +151,8 @@ class PostgresRuns(PostgresBase):
                 except BaseException as error:
                     # The handler's own error, even if it looks like one of the database's.
                     boundary.spared = error
+                    if isinstance(error, Exception) and pg.gone(connection):
+                        raise TransactionLost(f"the connection of run {claim.id} was lost: {error}") from error
                     raise
 
     async def report_progress(self, items: Sequence[tuple[int, int, str]]) -> None:

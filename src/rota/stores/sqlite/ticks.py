@@ -73,7 +73,7 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
     for (
         schedule_id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
         parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, next_run_at, paused_at,
-        resumed_at, version, held, waiting, job_limited, breaker, breaker_changed_at, pause, is_contended,
+        resumed_at, version, as_declared, held, waiting, job_limited, breaker, breaker_changed_at, pause, is_contended,
     ) in _claimed(db, values):  # fmt: skip
         if is_contended:
             contended.append(schedule_id)
@@ -85,8 +85,9 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
             parameters=parameters, overlap=overlap, catch_up=catch_up, catch_up_limit=catch_up_limit,
             skip_if_older_than_seconds=skip_if_older_than_seconds, version=version,
             next_run_at=optional_time(next_run_at), paused_at=optional_time(paused_at),
-            resumed_at=optional_time(resumed_at), held=held, waiting=waiting, job_limited=bool(job_limited),
-            breaker=breaker, breaker_retry_at=tripped and tripped + timedelta(seconds=pause),
+            resumed_at=optional_time(resumed_at), as_declared=bool(as_declared), held=held, waiting=waiting,
+            job_limited=bool(job_limited), breaker=breaker,
+            breaker_retry_at=tripped and tripped + timedelta(seconds=pause),
         ))  # fmt: skip
     return due, tuple(contended)
 

@@ -80,7 +80,8 @@ select id from rota.job_runs where config_id = $1 and idempotency_key = $2
 with clock as materialized (select rota.rota_now() as now),
 due as materialized (
     select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit,
-           c.lock_timeout_seconds, c.parameters, c.overlap, c.catch_up, c.catch_up_limit,
+           c.lock_timeout_seconds, c.parameters, c.overlap,
+           coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.catch_up, c.catch_up_limit,
            c.skip_if_older_than_seconds, c.next_run_at, c.paused_at, c.resumed_at, c.version
     from rota.scheduler_configs c
     where c.enabled and c.invalid_reason is null
@@ -92,7 +93,7 @@ due as materialized (
 )
 select due.id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
        parameters::text as parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds,
-       next_run_at, paused_at, resumed_at, version, clock.now,
+       next_run_at, paused_at, resumed_at, version, as_declared, clock.now,
        case when $4 then pg_try_advisory_xact_lock($5, due.id) else true end as locked
 from due, clock
 

@@ -109,6 +109,7 @@ select priority from step where priority is not null
 select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit, c.lock_timeout_seconds,
        c.parameters, c.overlap, c.catch_up, c.catch_up_limit, c.skip_if_older_than_seconds,
        c.next_run_at, c.paused_at, c.resumed_at, c.version,
+       coalesce(json_extract(c.declared, '$.parameters') = c.parameters, 0) as as_declared,
        (select count(*) from scheduler_locks l where l.config_id = c.id and l.expires_at > :now) as held,
        (select count(*) from waiting w where w.by_config = 1 and w.config_id = c.id) as waiting,
        coalesce(j.concurrency_limit > 0, 0) as job_limited,
