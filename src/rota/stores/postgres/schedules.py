@@ -42,7 +42,7 @@ class PostgresSchedules(PostgresBase):
                 row = known.get((schedule.job_id, schedule.name))
                 declared = msgspec.json.encode(schedule).decode()
                 if row is None:
-                    await connection.fetch(pg.QUERIES["put_schedule"], *_values(schedule), declared)
+                    await connection.fetch(pg.QUERIES["put_schedule"], *msgspec.structs.astuple(schedule), declared)
                 elif changes := changed_fields(row["declared"], schedule):
                     await _update(connection, row["id"], changes | {"declared": declared})
             await connection.execute(pg.QUERIES["declare.revalidate"], [j.job_id for j in jobs])
@@ -54,7 +54,7 @@ class PostgresSchedules(PostgresBase):
         await self.whole(transition)
 
     async def put_schedule(self, schedule: Declaration) -> ScheduleRow:
-        schedule_id = await self.fetch_value("put_schedule", *_values(schedule), None)
+        schedule_id = await self.fetch_value("put_schedule", *msgspec.structs.astuple(schedule), None)
         return await self._schedule(schedule_id)
 
     async def update_schedule(self, schedule_id: int, version: int, changes: dict[str, Any]) -> ScheduleRow:
@@ -232,14 +232,6 @@ async def _update(
         schedule_id, version, *changes.values(),
     )  # fmt: skip
     return done is not None
-
-
-def _values(schedule: Declaration) -> tuple[Any, ...]:
-    s = schedule
-    return (
-        s.job_id, s.name, s.cron, s.timezone, s.enabled, s.priority, s.concurrency_limit, s.lock_timeout_seconds,
-        s.parameters, s.overlap, s.catch_up, s.catch_up_limit, s.skip_if_older_than_seconds,
-    )  # fmt: skip
 
 
 def _schedule_row(row: asyncpg.Record) -> ScheduleRow:

@@ -30,7 +30,7 @@ class SQLiteSchedules(SQLiteBase):
                 declared = encode(schedule)
                 found = db.all("declare.existing", (schedule.job_id, schedule.name))
                 if not found:
-                    db.all("put_schedule", (*_values(schedule), declared, now))
+                    db.all("put_schedule", (*msgspec.structs.astuple(schedule), declared, now))
                 elif changes := changed_fields(found[0][1], schedule):
                     _update(db, found[0][0], changes | {"declared": declared})
             db.all("declare.revalidate", (encode([job.job_id for job in jobs]),))
@@ -40,7 +40,7 @@ class SQLiteSchedules(SQLiteBase):
 
     async def put_schedule(self, schedule: Declaration) -> ScheduleRow:
         def transition(db: Session) -> ScheduleRow:
-            return _schedule(db, db.value("put_schedule", (*_values(schedule), None, db.now())))
+            return _schedule(db, db.value("put_schedule", (*msgspec.structs.astuple(schedule), None, db.now())))
 
         return await self.write(transition)
 
@@ -132,11 +132,3 @@ def _update(db: Session, schedule_id: int, changes: dict[str, Any]) -> None:
     # The version is set here too: the trigger that counts does not look at `next_run_at`.
     settings = ", ".join(["version = version + 1", *(f"{name} = ?" for name in changes)])
     db.execute(f"update scheduler_configs set {settings} where id = ?", (*changes.values(), schedule_id))
-
-
-def _values(schedule: Declaration) -> tuple[Any, ...]:
-    s = schedule
-    return (
-        s.job_id, s.name, s.cron, s.timezone, s.enabled, s.priority, s.concurrency_limit, s.lock_timeout_seconds,
-        s.parameters, s.overlap, s.catch_up, s.catch_up_limit, s.skip_if_older_than_seconds,
-    )  # fmt: skip
