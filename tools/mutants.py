@@ -129,7 +129,7 @@ MUTANTS = [
         f"{PG}/runs.py",
         "                return await _enqueue(pooled, ids, runs)",
         "                return await _enqueue(pooled, await _new_ids(pooled, len(runs)), runs)",
-        "tests/cluster/test_commit_cut.py -k connections",
+        "tests/store/test_postgres_only.py",
     ),
     Mutant(
         "a claim whose reply was lost is forgotten",
