@@ -30,6 +30,8 @@ class Lane(ABC):
         self.active = 0
         self._ahead = 0
         self._done_since = 0
+        self.more = False
+        """The last look may have left something behind: claim again as soon as there is room."""
 
     def room(self) -> int:
         """How many runs to claim now: none while the queue is more than half full."""

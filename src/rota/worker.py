@@ -60,8 +60,8 @@ class Worker:
         self._progress: dict[int, tuple[int, int, str]] = {}
         self._deadlines: list[tuple[float, int, Attempt]] = []
         self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
-        self._more = False
-        """The last look left something behind: claim again as soon as there is room."""
+        self._news = True
+        """Somebody says that there may be something to claim."""
         names = {
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
@@ -79,6 +79,7 @@ class Worker:
         return bool(self._attempts)
 
     def wake(self) -> None:
+        self._news = True
         self._hungry.set()
 
     def finished_somewhere(self) -> None:
@@ -148,15 +149,16 @@ class Worker:
 
     async def _claim_loop(self) -> None:
         while True:
-            again = self._more = False
+            again = False
+            if self._news:
+                self._news = False
+                for lane in self.lanes:
+                    lane.more = bool(lane.jobs)
             for lane in self.lanes:
-                if not lane.jobs:
-                    continue
                 room, replica_id = min(lane.room(), _BATCH), self._standing()
-                if not room:
-                    self._more = True  # there may be; worth a look when a place is free
-                elif replica_id and await self._claim(lane, replica_id, room) == room:
-                    again = self._more = True
+                if lane.more and room and replica_id:
+                    lane.more = await self._claim(lane, replica_id, room) == room
+                    again = again or lane.more
             if not again:
                 await self._hungry.wait()
 
@@ -316,7 +318,7 @@ class Worker:
             pause = outcome.delay if outcome.state == "queued" else None
             self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
         self._to_flush.set_here()
-        if self._more:
+        if any(lane.more for lane in self.lanes):
             self._hungry.set_here()
         if not self._attempts:
             self._idle.set()
