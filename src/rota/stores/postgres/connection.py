@@ -39,9 +39,8 @@ POOLED = {
     # Planned once per session: planning some of them takes longer than running them.
     "plan_cache_mode": "force_generic_plan",
 }
-# A beat every second keeps this session; five seconds of silence end it, and with it the session lock.
+# For the connection that holds the session lock; `join` adds after how much silence the server ends it.
 CONTROL = POOLED | {
-    "idle_session_timeout": "5s",
     "lock_timeout": "1s",
     "statement_timeout": "2s",
     "tcp_user_timeout": "5000",

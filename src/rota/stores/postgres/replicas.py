@@ -14,7 +14,7 @@ from rota.store import Buried, Hint, Lifeline, Pulse, ReplicaRow
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 
-_PROBE_EVERY, _PROBE_WITHIN = 30.0, 2.0
+_PROBE_EVERY, _PROBE_WITHIN, _JOIN_WITHIN = 30.0, 2.0, 10.0
 
 
 class PostgresReplicas(PostgresBase):
@@ -24,17 +24,18 @@ class PostgresReplicas(PostgresBase):
         connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL | silence, timeout=3.0)
         try:
             with pg.translated(self.settings.url):
-                identity = str(await connection.fetchval(pg.QUERIES["join.identity"]))
-                if resume is not None and await _resume(connection, resume):
-                    return PostgresLifeline(connection, resume, identity, self.settings)
-                replica_id = await connection.fetchval(pg.QUERIES["join.id"])
-                # Locked before the row can be seen: nobody may find the row and the lock free.
-                if not await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
-                    raise StoreUnavailable(f"somebody holds the advisory lock ({pg.REPLICAS}, {replica_id})")
-                encoded = msgspec.json.encode(list(jobs)).decode()
-                await connection.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag)
-                # Now that somebody knows these jobs, their schedules are looked at again.
-                await connection.fetch(pg.QUERIES["declare.revalidate"], list(jobs))
+                async with asyncio.timeout(_JOIN_WITHIN):
+                    identity = str(await connection.fetchval(pg.QUERIES["join.identity"]))
+                    if resume is not None and await _resume(connection, resume):
+                        return PostgresLifeline(connection, resume, identity, self.settings)
+                    replica_id = await connection.fetchval(pg.QUERIES["join.id"])
+                    # Locked before the row can be seen: nobody may find the row and the lock free.
+                    if not await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
+                        raise StoreUnavailable(f"somebody holds the advisory lock ({pg.REPLICAS}, {replica_id})")
+                    encoded = msgspec.json.encode(list(jobs)).decode()
+                    await connection.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag)
+                    # Now that somebody knows these jobs, their schedules are looked at again.
+                    await connection.fetch(pg.QUERIES["declare.revalidate"], list(jobs))
         except BaseException:
             connection.terminate()
             raise

@@ -137,7 +137,9 @@ class PostgresRuns(PostgresBase):
                 # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
                 await connection.execute("set local idle_in_transaction_session_timeout = 0")
                 await connection.execute("set local statement_timeout = 0")
-                await connection.execute("set local enable_seqscan = on; set local jit = on")
+                await connection.execute(
+                    "set local enable_seqscan = on; set local jit = on; set local plan_cache_mode = auto"
+                )
 
                 async def finish(outcome: Outcome) -> None:
                     with pg.translated(self.settings.url):
