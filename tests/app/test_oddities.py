@@ -201,3 +201,21 @@ async def test_a_transactional_handler_that_blocks_itself_fails_in_the_open(tmp_
         run = await book.enqueue()
         with pytest.raises(RunFailed, match="StoreUnavailable"):
             await run.result(60)
+
+
+async def test_a_run_that_takes_its_replicas_down_is_not_tried_for_ever(url: str) -> None:
+    app = Rota(url, max_losses=3)
+    started: list[int] = []
+
+    @app.job(retry=10)
+    async def poison(n: int) -> None:
+        started.append(n)
+
+    async with app.client():
+        runs = await poison.enqueue_many(poison.call(n) for n in range(2))
+        await execute(url, f"update job_runs set losses = 3 where id = {runs[0].id}")
+    async with app:
+        with pytest.raises(RunFailed, match="was lost with its replica 3 times"):
+            await app.run(runs[0].id).result(30)
+        await app.run(runs[1].id).result(30)
+    assert started == [1]

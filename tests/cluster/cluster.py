@@ -24,7 +24,13 @@ from tests.harness import execute
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("ROTA_ROUNDS", "20"))
 BEAT, LEASE, DEAD_AFTER = 0.2, 0.6, 1.0
-SETTINGS = {"ROTA_BEAT": str(BEAT), "ROTA_LEASE": str(LEASE), "ROTA_DEAD_AFTER": str(DEAD_AFTER)}
+SETTINGS = {
+    "ROTA_BEAT": str(BEAT),
+    "ROTA_LEASE": str(LEASE),
+    "ROTA_DEAD_AFTER": str(DEAD_AFTER),
+    # Here replicas die by the dozen, and no run is to blame for it.
+    "ROTA_MAX_LOSSES": "1000",
+}
 
 SCHEDULES = [
     Schedule("brief", "skip", "every 1s"),
