@@ -46,7 +46,7 @@ class Settings:
     """A newest tick older than this is a missed one, to which `catch_up` applies."""
     keep_days: float = 30.0
     """Finished runs older than this are pruned; 0 keeps everything."""
-    max_losses: int = 5
+    max_losses: int = 10
     """A run that took this many replicas down with it is failed instead of tried again."""
 
     def __post_init__(self) -> None:
