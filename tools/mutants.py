@@ -146,6 +146,20 @@ MUTANTS = [
         "tests/cluster/test_commit_cut.py -k 'goes_on'",
     ),
     Mutant(
+        "a run is admitted without a look at who cancels it",
+        f"{PG}/queries/schedules.sql",
+        "    for update of r  -- somebody may be cancelling it\n",
+        "",
+        "tests/store/test_postgres_only.py",
+    ),
+    Mutant(
+        "a claim goes on under a number that was given up",
+        "src/rota/worker.py",
+        "                if standing != replica_id:\n",
+        "                if False:\n",
+        "tests/app/test_oddities.py -k given_up",
+    ),
+    Mutant(
         "finish without the token (SQLite)",
         f"{LITE}/finish.py",
         "held.pop((o.id, o.token), None)",

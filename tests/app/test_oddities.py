@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from rota import BadInput, Breaker, Context, NotFound, NotOpen, Rota, RunFailed, Schedule
-from rota.store import Outcome
+from rota import BadInput, Breaker, Context, NotFound, NotOpen, Rota, RunFailed, Schedule, StoreUnavailable
+from rota.store import Claim, Outcome
 from tests.app.waiting import until
 from tests.harness import execute
 
@@ -219,3 +219,36 @@ async def test_a_run_that_takes_its_replicas_down_is_not_tried_for_ever(url: str
             await app.run(runs[0].id).result(30)
         await app.run(runs[1].id).result(30)
     assert started == [1]
+
+
+async def test_a_claim_is_not_tried_again_under_a_number_that_was_given_up(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Rota(url)
+    asked: list[tuple[int, int]] = []
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app:
+        assert app._worker is not None
+        standing = app._worker._standing
+        mine = standing()
+
+        async def cut(self: object, replica_id: int, token: int, jobs: list[str], limit: int) -> list[Claim]:
+            asked.append((replica_id, token))
+            if len(asked) == 1:
+                monkeypatch.setattr(app._worker, "_standing", lambda: mine + 1)
+                raise StoreUnavailable("cut")
+            return []
+
+        monkeypatch.setattr(type(app.store), "claim_runs", cut)
+
+        async def asked_again() -> bool:
+            app._worker.wake()  # type: ignore[union-attr]
+            return len(asked) > 1
+
+        await until(asked_again)
+        monkeypatch.undo()
+    assert (asked[0][0], asked[1][0]) == (mine, mine + 1)
+    assert asked[0][1] != asked[1][1], "an old token may belong to an old number's claim"

@@ -1,7 +1,8 @@
-"""What is particular to Postgres: replies that never come."""
+"""What is particular to Postgres: replies that never come, rows that somebody has locked."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from rota.store import Enqueued, NewRun
+from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import runs
+from tests.app.waiting import until
 from tests.harness import Databases, execute
 from tests.store.steps import JOB, opened
 
@@ -34,3 +36,23 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]
+
+
+async def test_a_run_that_is_cancelled_while_it_is_admitted_takes_no_slot(databases: Databases, tmp_path: Path) -> None:
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        await store.declare([JobRow(job_id=JOB, concurrency_limit=1)], [])
+        [made] = await store.enqueue([NewRun(job_id=JOB)])
+        operator = await asyncpg.connect(url)
+        async with operator.transaction():
+            await operator.execute("update rota.job_runs set state = 'cancelled' where id = $1", made.id)
+            admitting = asyncio.create_task(store.admit_waiting())
+
+            async def settled() -> bool:
+                waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+                return admitting.done() or bool(await execute(url, waits))
+
+            await until(settled)
+        await operator.close()
+        await admitting
+        assert await execute(url, "select 1 from scheduler_locks union all select 1 from ready") == []
