@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
@@ -19,6 +20,7 @@ _ID_BLOCK = 50
 _MOST_MERGED = 16
 _FIRST = -(2**63)
 _LOOK_AGAIN, _MANY = 0.1, 100
+_order = attrgetter("rank", "id")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
@@ -94,7 +96,7 @@ class PostgresRuns(PostgresBase):
             except asyncpg.UniqueViolationError:
                 rows = await self.fetch("claim_runs.again", token)
         self._unanswered -= {token}
-        return [Claim(token, *row) for row in rows]
+        return sorted([Claim(token, *row) for row in rows], key=_order)
 
     async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
         if any(outcome.then for outcome in outcomes):
@@ -127,10 +129,10 @@ class PostgresRuns(PostgresBase):
         self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None
     ) -> Finished:
         ids, tokens = [o.id for o in outcomes], [o.token for o in outcomes]
-        accepted = frozenset(await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on))
-        if len(accepted) == len(outcomes):
-            return Finished(accepted=accepted, lost=(), freed=False)
-        return await self._explained(outcomes, accepted, False, on)
+        some = await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on)
+        if some is None:
+            return Finished(accepted=frozenset(ids), lost=(), freed=False)
+        return await self._explained(outcomes, frozenset(some), False, on)
 
     async def _explained(
         self, outcomes: Sequence[Outcome], accepted: frozenset[int], freed: bool, on: pg.Connection | None
