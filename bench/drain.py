@@ -27,7 +27,8 @@ async def measure(bench: Bench) -> None:
     raw = {n: await _raw(bench, count, n) for n in (1, 2)}
     for processes in (1, 2):
         rate = await _drain(bench, "postgres", "noop", count, processes)
-        bench.add(f"drain, async no-op, {processes} process(es)", rate, "/s", raw=raw[processes])
+        plural = "process" if processes == 1 else "processes"
+        bench.add(f"drain, async no-op, {processes} {plural}", rate, "/s", raw=raw[processes])
     rate = await _drain(bench, "postgres", "plain", count, 1)
     bench.add("drain, plain functions in threads, 1 process", rate, "/s", raw=raw[1])
     rate = await _drain(bench, "sqlite", "noop", count, 1)

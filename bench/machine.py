@@ -45,18 +45,27 @@ class Bench:
         return self.databases.new(store, folder)
 
     def add(
-        self, what: str, value: float, unit: str, *, store: str = "postgres", raw: float | None = None, **more: Any
+        self,
+        what: str,
+        value: float,
+        unit: str,
+        *,
+        system: str = "rota",
+        store: str = "postgres",
+        raw: float | None = None,
+        **more: Any,
     ) -> None:
-        """Take a figure down, and say it."""
+        """Take a figure down, and say it. The same `what` of another system is the same measurement made on it."""
         ratio = value / raw if raw else None
         if ratio is not None and unit in ("s", "ms"):
             ratio = raw / value if raw else None
         self.figures.append(
-            {"what": what, "store": store, "value": value, "unit": unit, "raw": raw, "ratio": ratio} | more
+            {"what": what, "system": system, "store": store, "value": value, "unit": unit, "raw": raw, "ratio": ratio}
+            | more
         )
-        beside = f"   {ratio:5.2f} x raw ({raw:,.0f})" if ratio is not None and raw else ""
+        beside = f"   {ratio:5.2f} x raw ({raw:,.1f})" if ratio is not None and raw else ""
         extra = "".join(f"   {name} {shown}" for name, shown in more.items())
-        print(f"  {store:9} {what:52} {value:12,.1f} {unit:6}{beside}{extra}", flush=True)
+        print(f"  {system:9} {store:9} {what:52} {value:12,.1f} {unit:6}{beside}{extra}", flush=True)
 
 
 @asynccontextmanager
