@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import time
 import warnings
 from pathlib import Path
 
-from bench import drain, enqueue
+from bench import drain, enqueue, lateness, pickup
 from bench.machine import Bench
 
-PARTS = {"enqueue": enqueue.measure, "drain": drain.measure}
+PARTS = {
+    "enqueue": enqueue.measure,
+    "drain": drain.measure,
+    "pickup": pickup.measure,
+    "lateness": lateness.measure,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small counts: see that it runs")
     parser.add_argument("--only", nargs="*", choices=sorted(PARTS), default=list(PARTS), help="some of the parts")
-    parser.add_argument("--json", type=Path, help="keep the figures here")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bench = Bench(quick=options.quick)
@@ -29,16 +32,12 @@ def main() -> None:
     try:
         for name in options.only:
             print(name)
+            began = time.monotonic()
             asyncio.run(PARTS[name](bench))
+            bench.forget()
+            print(f"  {time.monotonic() - began:.1f} s", flush=True)
     finally:
-        bench.databases.close()
-    if options.json:
-        kept = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "quick": options.quick,
-            "figures": bench.figures,
-        }
-        options.json.write_text(json.dumps(kept, indent=1))
+        bench.close()
 
 
 if __name__ == "__main__":
