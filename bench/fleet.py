@@ -1,4 +1,4 @@
-"""`python -m bench.fleet COUNT`: many replicas, each a process of its own, forked from one that has imported everything.
+"""`python -m bench.fleet COUNT`: many replicas, each a process, forked from one that has imported everything.
 
 A hundred interpreters that start at once on a small machine would keep it busy for a minute; a hundred forks do not.
 """

@@ -12,7 +12,7 @@ from bench.machine import Bench, client, percentile, workers
 
 async def measure(bench: Bench) -> None:
     for store in ("postgres", "sqlite"):
-        late = await _every_second(bench, store, bench.many(30, 5))
+        late = await _every_second(bench, store, bench.many(30, 3))
         bench.keep(f"tick lateness ms, {store}", late)
         bench.add("tick lateness p50", percentile(late, 0.5), "ms", store=store, ticks=len(late))
         bench.add("tick lateness p99", percentile(late, 0.99), "ms", store=store)
@@ -35,5 +35,7 @@ async def _every_second(bench: Bench, store: str, seconds: int) -> list[float]:
 
 async def no_duplicates(url: str) -> None:
     """By the books, not only by what the handlers said."""
-    twice = await execute(url, "select 1 from job_runs group by config_id, due_at having count(*) > 1 or sum(attempt) > 1")
+    twice = await execute(
+        url, "select 1 from job_runs group by config_id, due_at having count(*) > 1 or sum(attempt) > 1"
+    )
     assert not twice, "a tick has two runs, or a run was started twice"

@@ -98,9 +98,9 @@ class Bench:
             {"what": what, "system": system, "store": store, "value": value, "unit": unit, "raw": raw, "ratio": ratio}
             | more
         )
-        beside = f"   {ratio:5.2f} x raw ({raw:,.1f})" if ratio is not None and raw else ""
-        extra = "".join(f"   {name} {shown}" for name, shown in more.items())
-        print(f"  {system:9} {store:9} {what:52} {value:12,.2f} {unit:6}{beside}{extra}", flush=True)
+        beside = f"   {ratio:5.2f} x raw ({shown(raw)})" if ratio is not None and raw else ""
+        extra = "".join(f"   {name} {told}" for name, told in more.items())
+        print(f"  {system:9} {store:9} {what:56} {shown(value):>10} {unit:3}{beside}{extra}", flush=True)
 
     def keep(self, name: str, values: Sequence[float]) -> None:
         """What a single figure cannot show, for the plots."""
@@ -167,6 +167,11 @@ async def workers(url: str, count: int, **environment: str) -> AsyncIterator[Cre
     commands = [(*run, f"bench-{number}") for number in range(count)]
     async with crew(commands, count, ROTA_URL=url, **environment) as made:
         yield made
+
+
+def shown(value: float) -> str:
+    """Three digits that matter, as people read numbers."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def percentile(values: Sequence[float], share: float) -> float:

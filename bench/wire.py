@@ -61,7 +61,6 @@ async def open_wire(path: Path) -> AsyncIterator[Wire]:
         yield wire
     finally:
         transport.close()
-        path.unlink(missing_ok=True)
 
 
 def speaker(path: str | None) -> Callable[..., None]:
