@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -29,6 +31,7 @@ RESULTS = Path("bench-results")
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to stop"))  # servers and workers end with it
     warnings.simplefilter("ignore")
     stem = RESULTS / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     if options.show:

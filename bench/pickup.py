@@ -14,7 +14,7 @@ from bench.machine import Bench, client, crew, percentile, raw_connection, worke
 
 
 async def measure(bench: Bench) -> None:
-    count = bench.many(300, 40)
+    count = bench.many(300, 25)
     raw = await _notify(bench, count)
     for store in ("postgres", "sqlite"):
         waits = await _pick_up(bench, store, count)

@@ -24,6 +24,8 @@ STYLE: Any = {
 }  # fmt: skip
 COLOURS = {"rota": "#2364aa", "raw SQL": "#b8b8b8"}
 OTHERS = ["#e58a2b", "#73956f", "#a06cb0", "#c8553d", "#7a6f5d", "#4aa5a5", "#d1a3a4", "#5c5f66"]
+_LEAST = 0.1
+"""Milliseconds at which the scale of the waits begins."""
 
 
 def draw(found: dict[str, Any], stem: Path) -> list[Path]:
@@ -42,7 +44,8 @@ def draw(found: dict[str, Any], stem: Path) -> list[Path]:
 def _pictures(found: dict[str, Any]) -> Iterator[tuple[str, Picture]]:
     compared = _compared(found["figures"])
     if compared:
-        yield "figures", _bars(compared)
+        title = f"rota beside raw SQL and others, in one run on one machine of {found['cores']} cores"
+        yield "figures", _bars(compared, title + (", small counts" if found["quick"] else ""))
     rates = {name: values for name, values in found["series"].items() if name.startswith("runs/s")}
     if rates:
         yield "long", _lines_over_runs(rates)
@@ -59,20 +62,22 @@ def _compared(figures: list[Figure]) -> list[list[Figure]]:
     return [group for group in groups.values() if len(group) > 1 or group[0]["raw"]]
 
 
-def _bars(groups: list[list[Figure]]) -> Picture:
+def _bars(groups: list[list[Figure]], title: str) -> Picture:
     columns = 3
     rows = -(-len(groups) // columns)
     systems = sorted({f["system"] for group in groups for f in group} - {"rota"})
     colours = COLOURS | dict(zip(systems, OTHERS * 9, strict=False))
     heights = [max(len(_entries(group)) for group in groups[r * columns : (r + 1) * columns]) for r in range(rows)]
     picture, axes = plt.subplots(
-        rows, columns, figsize=(13, sum(0.27 * h + 0.62 for h in heights)), squeeze=False, layout="constrained",
+        rows, columns, figsize=(13, 0.4 + sum(0.27 * h + 0.62 for h in heights)), squeeze=False, layout="constrained",
         height_ratios=[0.27 * h + 0.62 for h in heights],
     )  # fmt: skip
-    for place, group in zip(axes.flat, groups, strict=False):
+    for n, (place, group) in enumerate(zip(axes.flat, groups, strict=False)):
         _bar(place, group, colours)
+        place.set_ylim(heights[n // columns] - 0.4, -0.6)  # bars of one thickness, from the top
     for place in list(axes.flat)[len(groups) :]:
         place.set_axis_off()
+    picture.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
     return picture
 
 
@@ -89,10 +94,9 @@ def _bar(place: Axes, group: list[Figure], colours: dict[str, str]) -> None:
     place.barh(names, [value for _, value in entries], color=[colours[name] for name in names], height=0.7)
     for n, (_, value) in enumerate(entries):
         place.text(value + most * 0.015, n, shown(value), va="center", fontsize=8)
-    place.invert_yaxis()
     place.set_xlim(0, most * 1.2)
     place.set_xticks([])
-    place.spines["bottom"].set_visible(False)
+    place.spines[["bottom", "left"]].set_visible(False)
     place.tick_params(left=False)
     place.set_title(f"{figure['what']}\n{figure['store']}, {_unit(figure)}", fontsize=8.5)
 
@@ -117,7 +121,7 @@ def _lines_over_runs(rates: dict[str, list[float]]) -> Picture:
     place.set_ylabel("runs per second, thousands")
     place.set_title("The rate while a long queue is drained by one process, default autovacuum")
     place.grid(axis="y", alpha=0.3)
-    place.legend(frameon=False)
+    picture.legend(frameon=False, loc="outside lower center", ncols=len(rates))
     return picture
 
 
@@ -133,11 +137,12 @@ def _distributions(waits: dict[str, list[float]]) -> Picture:
             if not name.startswith(kind):
                 continue
             store = name.rsplit(", ", 1)[1]
-            ordered = sorted(max(value, 0.01) for value in values)
-            shares = [(n + 1) / len(ordered) * 100 for n in range(len(ordered))]
+            ordered = sorted(max(value, _LEAST) for value in values)
+            shares = [n / len(ordered) * 100 for n in range(len(ordered) + 1)]
             colour = COLOURS["rota"] if store == "postgres" else OTHERS[1]
-            place.step(ordered, shares, where="post", color=colour, label=f"{store} ({len(ordered)})")
+            place.step([_LEAST, *ordered], shares, where="post", color=colour, label=f"{store} ({len(ordered)})")
         place.set_xscale("log")
+        place.set_xlim(_LEAST, max(100.0, 2 * max(max(values) for values in waits.values())))
         place.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         place.set_xlabel("milliseconds")
         place.set_title(title)
