@@ -12,7 +12,7 @@ from bench.machine import Bench, client, workers
 
 
 async def measure(bench: Bench) -> None:
-    seconds, settle = bench.many(20, 2), bench.many(3, 1)
+    seconds, settle = bench.many(10, 2), bench.many(3, 1)
     with bench.server() as server:
         url = server.new_database()
         async with client(url) as app:
