@@ -17,8 +17,8 @@ from typing import Any
 from rota.attempt import Attempt
 
 _YIELD_EVERY = 200
-_MOST_AHEAD = 500
-_AHEAD_SECONDS = 0.02
+_MOST_AHEAD = 2000
+_AHEAD_SECONDS = 0.04
 
 
 class Lane(ABC):

@@ -14,7 +14,7 @@ from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.session import QUERIES, Session, encode
-from rota.stores.sqlite.times import from_text, shifted, to_text
+from rota.stores.sqlite.times import microseconds, shifted, to_text
 
 _CONDITIONS = {
     "job_id": "job_id = :job_id",
@@ -197,13 +197,13 @@ def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> 
         db.all("claim_runs.hold", (replica_id, now, encode(held)))
     rows.sort(key=lambda row: (popped[row[0]][0], row[0]))
     return [
-        Claim(i, j, token, a, n, p, k, from_text(d), c, o, popped[i][1], popped[i][0])
+        Claim(token, i, j, a, n, p, k, microseconds(d), c, o, popped[i][1], popped[i][0])
         for i, j, a, n, p, k, d, c, o in rows
     ]  # fmt: skip
 
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:
     return [
-        Claim(i, j, token, a, n, p, k, from_text(d), c, o, bool(s), r)
+        Claim(token, i, j, a, n, p, k, microseconds(d), c, o, bool(s), r)
         for i, j, a, n, p, k, d, c, o, s, r in db.all("claim_runs.again", (token,))
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from rota.errors import BadInput
 
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 INFINITY = "9999-12-31 23:59:59.999999"
 
 
@@ -20,6 +21,11 @@ def from_text(text: str) -> datetime:
     """A stored time as an aware datetime; also what somebody typed by hand, with a zone or without."""
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def microseconds(text: str) -> int:
+    """A stored time as microseconds since 1970."""
+    return (from_text(text) - _EPOCH) // _MICROSECOND
 
 
 def optional_text(moment: datetime | None) -> str | None:
