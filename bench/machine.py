@@ -118,9 +118,9 @@ async def raw_connection(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def client(url: str) -> AsyncIterator[Rota]:
+async def client(url: str, **settings: Any) -> AsyncIterator[Rota]:
     """An app with the jobs of the service that only enqueues and looks."""
-    app = Rota(url)
+    app = Rota(url, **settings)
     for name, job in service.app.jobs.items():
         app.add_job(job.fn, name, job.policies)
     async with app.client():
