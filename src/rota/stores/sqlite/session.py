@@ -13,10 +13,7 @@ from rota.stores.sqlite.times import from_text
 
 QUERIES = load_queries("rota.stores.sqlite")
 
-_NOW = (
-    "select strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', offset_seconds)),"
-    " strftime('%Y-%m-%d %H:%M:%f000', 'now') from clock"
-)
+_NOW = "select now, real from moment"
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Record: TypeAlias = tuple[Any, ...]
@@ -39,9 +36,14 @@ class Session:
         """The statement once for every row; all that it returned."""
         return self.connection.executemany(QUERIES[name], rows).fetchall()
 
+    def first(self, sql: str, values: Values = ()) -> Record | None:
+        """The first row, without the step that would find the end."""
+        row: Record | None = self.connection.execute(sql, values).fetchone()
+        return row
+
     def value(self, name: str, values: Values = ()) -> Any:
-        rows = self.all(name, values)
-        return rows[0][0] if rows else None
+        row = self.first(QUERIES[name], values)
+        return row[0] if row else None
 
     def structs(self, kind: type[R], name: str, values: Values = (), sql: str | None = None) -> list[R]:
         """Rows as `kind`, by the names of the columns."""
@@ -58,12 +60,13 @@ class Session:
 
     def now(self) -> str:
         """The store's clock, read once per transition."""
-        now: str = self.execute(_NOW)[0][0]
-        return now
+        return self.clocks()[0]
 
     def clocks(self) -> tuple[str, str]:
         """The store's clock, and the real one: moving the first must not kill anybody."""
-        [(now, real)] = self.execute(_NOW)
+        found = self.first(_NOW)
+        assert found is not None
+        now, real = found
         return now, real
 
     def new_ids(self, count: int) -> list[int]:
@@ -92,3 +95,8 @@ _READERS = _Readers()
 def encode(value: Any) -> str:
     """A list as the one JSON parameter that `json_each` takes apart."""
     return msgspec.json.encode(value).decode()
+
+
+def decode(text: str) -> Any:
+    """What `json_group_array` put together."""
+    return msgspec.json.decode(text)

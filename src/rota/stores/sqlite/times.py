@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from rota.errors import BadInput
 
@@ -16,8 +17,12 @@ def to_text(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
+@lru_cache(maxsize=1000)
 def from_text(text: str) -> datetime:
-    """A stored time as an aware datetime; also what somebody typed by hand, with a zone or without."""
+    """A stored time as an aware datetime; also what somebody typed by hand, with a zone or without.
+
+    Runs that were made together have the same times.
+    """
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
