@@ -125,27 +125,15 @@ class SQLiteRuns(SQLiteBase):
 def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
     """Make runs in the transaction that `db` is in."""
     ids, now = db.new_ids(len(runs)), db.now()
-    times = [to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now for r in runs]
     rows = [
-        (
-            n,
-            r.job_id,
-            r.key,
-            str(n) if r.correlation_id is None else r.correlation_id,
-            r.parent_id,
-            r.parameters,
-            r.priority,
-            at,
-            now,
-        )
-        for n, r, at in zip(ids, runs, times, strict=True)
-    ]
-    made = {n for (n,) in db.each("enqueue", rows)}
-    limited = {job for (job,) in db.all("enqueue.limited", (encode(list({r.job_id for r in runs})),))}
-    placed = [(n, r.job_id, at) for n, r, at in zip(ids, runs, times, strict=True) if n in made]
-    db.each("enqueue.delayed", [(at, n) for n, _, at in placed if at > now])
-    db.each("enqueue.wait", [(n, job) for n, job, at in placed if at <= now and job in limited])
-    db.each("enqueue.ready", [(n, job) for n, job, at in placed if at <= now and job not in limited])
+        (n, r.job_id, r.key, str(n) if r.correlation_id is None else r.correlation_id, r.parent_id, r.parameters,
+         r.priority, to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now, now)
+        for n, r in zip(ids, runs, strict=True)
+    ]  # fmt: skip
+    span = (ids[0], ids[-1])
+    made = set(ids) if db.insert("enqueue", rows) == len(ids) else set(decode(db.value("enqueue.made", span)))
+    for place in ("enqueue.ready", "enqueue.wait", "enqueue.later"):
+        db.all(place, (*span, now))
     return [
         Enqueued(id=n, created=True)
         if n in made
@@ -201,8 +189,8 @@ def _best(db: Session, names: list[str], limit: int) -> list[list[Any]]:
 
 def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now: str) -> list[Claim]:
     # What was taken of a job is the beginning of what it has.
-    last = {job: (job, rank, n) for n, job, rank, *_ in best}
-    db.each("claim_runs.pop", last.values())
+    last = {row[1]: row for row in best}
+    db.each("claim_runs.pop", [(job, rank, run_id) for run_id, job, rank, *_ in last.values()])
     claims = [
         Claim(n, job, token, attempt, losses, parameters, key, from_text(due), config, correlation, bool(slot), rank)
         for n, job, rank, slot, attempt, losses, parameters, key, due, config, correlation in best

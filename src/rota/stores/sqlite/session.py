@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import apsw
@@ -18,6 +19,8 @@ _NOW = "select now, real from moment"
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Record: TypeAlias = tuple[Any, ...]
 R = TypeVar("R", bound=msgspec.Struct)
+_TOGETHER = (100, 10, 1)
+"""Rows of one statement: few sizes, so that each is planned once."""
 
 
 class Session:
@@ -35,6 +38,17 @@ class Session:
     def each(self, name: str, rows: Iterable[Values]) -> list[Record]:
         """The statement once for every row; all that it returned."""
         return self.connection.executemany(QUERIES[name], rows).fetchall()
+
+    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> int:
+        """The statement with many rows of values at a time; how many rows came of it."""
+        made = done = 0
+        for size in _TOGETHER:
+            while len(rows) - done >= size:
+                some = rows[done : done + size]
+                places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * size)
+                self.connection.execute(QUERIES[name].replace("/* rows */", places), list(chain.from_iterable(some)))
+                made, done = made + self.connection.changes(), done + size
+        return made
 
     def first(self, sql: str, values: Values = ()) -> Record | None:
         """The first row, without the step that would find the end."""

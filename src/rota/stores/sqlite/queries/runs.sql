@@ -4,26 +4,33 @@ update sqlite_sequence set seq = seq + ?1 where name = 'job_runs' returning seq
 -- name: enqueue
 insert into job_runs
     (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+values /* rows */
 on conflict do nothing
-returning id
+
+-- name: enqueue.made
+select json_group_array(id) from job_runs where id between ?1 and ?2
 
 -- name: enqueue.existing
 select id from job_runs
 where job_id = ?1 and idempotency_key = ?2 and config_id is null and idempotency_key is not null
     and substr(idempotency_key, 1, 9) <> 'schedule:'
 
--- name: enqueue.limited
-select job_id from jobs where concurrency_limit > 0 and job_id in (select value from json_each(?1))
+-- name: enqueue.ready
+-- Of the runs just made, which have the ids in between; likewise the next two.
+insert into ready (job_id, rank, id, slot)
+select job_id, rank, id, 0 from ranks
+where id between ?1 and ?2 and run_at <= ?3 and job_id not in (select job_id from jobs where concurrency_limit > 0)
+
+-- name: enqueue.wait
+insert into waiting (rank, id, job_id, by_config, by_job)
+select rank, id, job_id, 0, 1 from ranks
+where id between ?1 and ?2 and run_at <= ?3 and job_id in (select job_id from jobs where concurrency_limit > 0)
+
+-- name: enqueue.later
+insert into delayed (run_at, id) select run_at, id from job_runs where id between ?1 and ?2 and run_at > ?3
 
 -- name: enqueue.delayed
 insert into delayed (run_at, id) values (?1, ?2) on conflict do nothing
-
--- name: enqueue.wait
-insert into waiting (rank, id, job_id, by_config, by_job) select rank, id, ?2, 0, 1 from ranks where id = ?1
-
--- name: enqueue.ready
-insert into ready (rank, id, job_id, slot) select rank, id, ?2, 0 from ranks where id = ?1
 
 -- name: claim_runs.any
 select exists (select 1 from claims where token = ?1)
