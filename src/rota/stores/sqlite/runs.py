@@ -132,8 +132,11 @@ def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
     ]  # fmt: skip
     span = (ids[0], ids[-1])
     made = set(ids) if db.insert("enqueue", rows) == len(ids) else set(decode(db.value("enqueue.made", span)))
+    placed = 0
     for place in ("enqueue.ready", "enqueue.wait", "enqueue.later"):
-        db.all(place, (*span, now))
+        if placed < len(made):
+            db.all(place, (*span, now))
+            placed += db.connection.changes()
     return [
         Enqueued(id=n, created=True)
         if n in made
