@@ -155,7 +155,7 @@ create index job_runs_correlation on job_runs (correlation_id);
 -- The order in which ready runs start: by time, where each step of priority is worth 30 s of waiting.
 -- A better priority goes first; nothing waits for ever.
 create view ranks as
-select id, job_id, run_at,
+select id, job_id, config_id, run_at,
        cast(strftime('%s', substr(run_at, 1, 19)) as integer) * 1000000 + cast(substr(run_at, 21, 6) as integer)
            + priority * 30000000 as rank
 from job_runs;
