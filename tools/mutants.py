@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "no look at the version (SQLite)",
         f"{LITE}/queries/schedules.sql",
-        "where id = ?1 and version = ?2\nreturning id",
-        "where id = ?1\nreturning id",
+        "from decided d where c.id = d.id and c.version = d.version",
+        "from decided d where c.id = d.id",
         "tests/store/test_ticks.py -k sqlite",
     ),
     Mutant(

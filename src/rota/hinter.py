@@ -11,7 +11,6 @@ import asyncio
 from rota.errors import RotaError
 from rota.store import Hint, Store
 
-
 _MOMENT = 0.005
 
 

@@ -51,25 +51,28 @@ class Scheduler(Service):
 
     async def step(self) -> float | None:
         agenda = await self._store.agenda(self._jobs)
-        moved = 0
-        if agenda.overdue:
+        moved, wait = 0, agenda.waiting
+        if agenda.due:
             fired = await self._fire()
+            self._made_ready(fired.ready)
+            moved, wait = fired.schedules, wait or fired.runs > fired.ready
+        if agenda.delayed:
             promoted = await self._store.promote_due(_BATCH)
-            moved = fired.schedules + promoted
-            self._made_ready(fired.ready + promoted)
-        if agenda.waiting or (moved and agenda.overdue):
+            self._made_ready(promoted)
+            moved, wait = moved + promoted, wait or promoted > 0
+        if wait:
             admitted = await self._store.admit_waiting()
-            moved += admitted
             self._made_ready(admitted)
+            moved += admitted
         if moved:
             self._blocked = 0.0
             return 0
         sleep = _LONGEST_SLEEP if agenda.next_in is None else min(max(agenda.next_in, 0.0), _LONGEST_SLEEP)
-        if agenda.overdue:
+        if agenda.due or agenda.delayed:
             # Something is due that somebody else has locked: look again soon, and let nothing else be late for it.
             self._blocked = min(max(self._blocked * 2, _BLOCKED[0]), _BLOCKED[1])
             sleep = min(sleep, self._blocked)
-        return min(sleep, _WAITING) if agenda.waiting else sleep
+        return min(sleep, _WAITING) if wait else sleep
 
     async def _fire(self) -> Fired:
         now = time.monotonic()

@@ -142,8 +142,10 @@ class Fired(Row, frozen=True, kw_only=True):
 class Agenda(Row, frozen=True, kw_only=True):
     """When the scheduler has something to do next."""
 
-    overdue: bool
-    """Something is due now (or was left because it is locked)."""
+    due: bool
+    """Some schedule is due now (or was left because it is locked)."""
+    delayed: bool
+    """Some delayed run's time has come."""
     next_in: float | None
     """Seconds until the next thing that is not due yet."""
     waiting: bool

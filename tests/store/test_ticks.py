@@ -147,7 +147,7 @@ async def test_a_held_schedule_waits_while_the_others_go_on(url: str) -> None:
             assert (fired.contended, fired.schedules, fired.runs) == ((first.id,), 1, 1)
             assert await ledger(store, first.id) == []
             assert len(await ledger(store, second.id)) == 1
-            assert (await store.agenda([JOB])).overdue
+            assert (await store.agenda([JOB])).due
             await hour(url, 2)
             assert (await fire(store)).contended == (first.id,)
         assert (await fire(store)).contended == ()
@@ -235,12 +235,12 @@ async def test_the_agenda_tells_what_comes_next(url: str) -> None:
     async with opened(url) as store:
         await hour(url, 0)
         nothing = await store.agenda([JOB])
-        assert (nothing.overdue, nothing.next_in, nothing.waiting) == (False, None, False)
+        assert (nothing.due, nothing.next_in, nothing.waiting) == (False, None, False)
         await scheduled(store, job_id="other")
         assert (await store.agenda([JOB])).next_in is None
         await scheduled(store, overlap="queue")
         coming = await store.agenda([JOB])
-        assert not coming.overdue
+        assert not coming.due
         assert coming.next_in is not None
         assert 3500 < coming.next_in <= 3590
         await enqueue(store, delay=600)
@@ -248,10 +248,12 @@ async def test_the_agenda_tells_what_comes_next(url: str) -> None:
         assert sooner is not None
         assert 540 < sooner <= 600
         await hour(url, 1)
-        assert (await store.agenda([JOB])).overdue
+        both = await store.agenda([JOB])
+        assert (both.due, both.delayed) == (True, True)
         await fire(store)
         await store.promote_due(10)
-        assert not (await store.agenda([JOB])).overdue
+        neither = await store.agenda([JOB])
+        assert (neither.due, neither.delayed) == (False, False)
         await hour(url, 2)
         await fire(store)
         assert (await store.agenda([JOB])).waiting

@@ -25,7 +25,7 @@ _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
 _ENQUEUE = pg.QUERIES["enqueue"]
-_KEYED = """on conflict (job_id, idempotency_key)
+_KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
 # Without and with keys. New ids collide with nothing, which is cheaper not to look for; any collision is looked into.
 _FRESH = (_ENQUEUE.replace("/* on conflict */", ""), _ENQUEUE.replace("/* on conflict */", _KEYED))
@@ -177,7 +177,9 @@ class PostgresRuns(PostgresBase):
         if which.key_prefix is not None:
             prefix = which.key_prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         states = list(which.states) if which.states is not None else None
-        values = (which.job_id, which.config_id, states, which.correlation_id, prefix, which.since, which.limit)
+        followed = which.correlation_id or ""
+        root = int(followed) if followed.isdecimal() and len(followed) < 19 else None
+        values = (which.job_id, which.config_id, states, which.correlation_id, prefix, which.since, which.limit, root)
         async with self.begin() as connection:
             # Which filters are there decides the plan: this one is made anew each time.
             await connection.execute("set local plan_cache_mode = force_custom_plan")

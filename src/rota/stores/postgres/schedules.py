@@ -141,7 +141,7 @@ class PostgresSchedules(PostgresBase):
 
     async def agenda(self, jobs: Sequence[str]) -> Agenda:
         [row] = await self.fetch("agenda", list(jobs))
-        return Agenda(overdue=row["overdue"], next_in=row["next_in"], waiting=row["waiting"])
+        return Agenda(due=row["due"], delayed=row["delayed"], next_in=row["next_in"], waiting=row["waiting"])
 
     async def mark_unknown(self) -> list[tuple[int, str]]:
         return [(row["id"], row["invalid_reason"]) for row in await self.fetch("mark_unknown")]
@@ -151,23 +151,22 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
     """The claimed rows with their slots and the breaker of their job, read after the rows were locked."""
     if not rows:
         return []
-    ids, names = [row["id"] for row in rows], sorted({row["job_id"] for row in rows})
-    slots = {row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.slots"], ids)}
-    jobs = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.jobs"], names)}
-    tripped = [name for name, job in jobs.items() if job["breaker"] != "closed"]
+    ids, names = [row["id"] for row in rows], [row["job_id"] for row in rows]
+    slots = {row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.slots"], ids, names)}
+    tripped = sorted({row["job_id"] for row in rows if slots[row["id"]]["breaker"] != "closed"})
     breakers = {}
     if tripped:
         breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
     due = []
     for row in rows:
-        job, breaker, slot = jobs.get(row["job_id"]), breakers.get(row["job_id"]), slots[row["id"]]
-        values = {name: value for name, value in row.items() if name not in ("now", "locked")}
+        breaker, slot, values = breakers.get(row["job_id"]), slots[row["id"]], dict(row)
+        del values["now"], values["locked"]
         due.append(
             DueSchedule(
                 **values,
                 held=slot["held"],
                 waiting=slot["waiting"],
-                job_limited=bool(job and job["concurrency_limit"] > 0),
+                job_limited=slot["job_limited"],
                 breaker=breaker["breaker"] if breaker else "closed",
                 breaker_retry_at=breaker["retry_at"] if breaker else None,
             )
@@ -184,19 +183,15 @@ async def _write(
          d.schedule.concurrency_limit > 0, d.schedule.job_limited, d.schedule.lock_timeout_seconds)
         for d in decisions for tick in d.ticks
     ]  # fmt: skip
-    written = {"ready": 0, "runs": 0, "made": 0}
-    if ticks:
-        row = await connection.fetchrow(pg.QUERIES["fire_due.write"], *pg.columns(ticks, 14))
-        assert row is not None
-        written = dict(row)
     if stopping := [d.schedule.id for d in decisions if d.cancel_running]:
         await connection.fetch(pg.QUERIES["fire_due.cancel"], stopping)
     if probing := [d.schedule.job_id for d in decisions if d.probe]:
         await connection.fetch(pg.QUERIES["fire_due.probe"], probing)
     frontier = [(d.schedule.id, d.schedule.version, d.next_run_at, d.invalid_reason) for d in decisions]
-    if await connection.fetchval(pg.QUERIES["fire_due.advance"], *pg.columns(frontier, 4), TZDATA_VERSION) != len(
-        decisions
-    ):
+    [written] = await connection.fetch(
+        pg.QUERIES["fire_due.write"], *pg.columns(ticks, 14), *pg.columns(frontier, 4), TZDATA_VERSION
+    )
+    if written["advanced"] != len(decisions):
         raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
     started = [tick.due_at for d in decisions for tick in d.ticks if tick.place == "ready"]
     return Fired(

@@ -16,7 +16,7 @@ from rota.store import Claim, Finished, Outcome
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.runs import enqueue
-from rota.stores.sqlite.session import Session, encode
+from rota.stores.sqlite.session import Session, decode, encode
 from rota.stores.sqlite.times import shifted
 
 
@@ -75,23 +75,38 @@ def _finish_within(db: Session, outcome: Outcome) -> Finished:
 
 def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
     now = db.now()
-    done = _record(db, outcomes, now)
+    plain, rest = [o for o in outcomes if o.plain], [o for o in outcomes if not o.plain]
+    refused = _record_plain(db, plain, now) if plain else []
+    accepted = {o.id for o in plain}.difference(o.id for o in refused)
+    done = _record(db, rest, now) if rest else []
+    accepted.update(d.outcome.id for d in done)
+    refused += [o for o in rest if o.id not in accepted]
+    freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
     if closed:
         db.all("finish_runs.close", (encode(list(closed)),))
-    accepted = frozenset(d.outcome.id for d in done)
-    freed = False
-    if done:
-        freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
+    if accepted:
         db.all("finish_runs.answer", (encode(list(accepted)),))
-        counted = [d for d in done if not d.outcome.released]
+    if counted := [d for d in done if not d.outcome.released]:
         _count(db, [d for d in counted if d.config_id is not None])
         _judge(db, counted, now)
-        if follow := [d.outcome.then for d in done if d.outcome.then]:
-            enqueue(db, follow)
-    rest = [(o.id, o.token) for o in outcomes if o.id not in accepted] if len(done) < len(outcomes) else []
-    known = {run_id for (run_id,) in db.each("finish_runs.already", rest)}
-    lost = tuple(run_id for run_id, _ in rest if run_id not in known)
-    return Finished(accepted=accepted, lost=lost, freed=freed)
+    if follow := [d.outcome.then for d in done if d.outcome.then]:
+        enqueue(db, follow)
+    known = {run_id for (run_id,) in db.each("finish_runs.already", [(o.id, o.token) for o in refused])}
+    lost = tuple(o.id for o in refused if o.id not in known)
+    return Finished(accepted=frozenset(accepted), lost=lost, freed=freed)
+
+
+def _record_plain(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Outcome]:
+    """Those that nothing hangs on, a claim at a time; the ones whose run has another token by now."""
+    refused: list[Outcome] = []
+    by_token: dict[int, dict[int, Outcome]] = {}
+    for o in outcomes:
+        by_token.setdefault(o.token, {})[o.id] = o
+    for token, mine in by_token.items():
+        for run_id in decode(db.value("finish_runs.refused", (encode(list(mine)), token))):
+            refused.append(mine.pop(run_id))
+        db.all("finish_runs.plain", (encode(list(mine)), now))
+    return refused
 
 
 def _unless_unwanted(db: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -107,7 +122,8 @@ def _unless_unwanted(db: Session, outcomes: Sequence[Outcome]) -> Sequence[Outco
 
 def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
     """The outcomes whose run still has the token; retries are parked until their time."""
-    held = {row[:2]: row[2:] for row in db.all("finish_runs.held", (encode([o.id for o in outcomes]),))}
+    rows = decode(db.value("finish_runs.held", (encode([o.id for o in outcomes]),)))
+    held = {(run_id, token): row for run_id, token, *row in rows}
     done: list[Done] = []
     # Runs that ended alike are written together; most of a batch did.
     alike: dict[tuple[Any, ...], list[int]] = {}
@@ -117,13 +133,13 @@ def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
             done.append(Done(o, *row))
             delay = o.delay if o.state == "queued" else None
             alike.setdefault((o.state, o.result, o.error, o.released, delay), []).append(o.id)
-    rows = []
+    ends = []
     for (*ended, delay), ids in alike.items():
         again = None if delay is None else shifted(now, delay)
-        rows.append((encode(ids), *ended, now if again is None else None, again))
+        ends.append((encode(ids), *ended, now if again is None else None, again))
         if again is not None:
             db.each("enqueue.delayed", [(again, run_id) for run_id in ids])
-    db.each("finish_runs", rows)
+    db.each("finish_runs", ends)
     return done
 
 

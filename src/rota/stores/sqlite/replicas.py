@@ -17,8 +17,9 @@ from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.lifeline import SQLiteLifeline
 from rota.stores.sqlite.session import Session, encode
 from rota.stores.sqlite.times import from_text, shifted
+from rota.stores.sqlite.watch import Watch
 
-_LISTEN_BUSY, _LISTEN_IDLE = 0.005, 0.02
+_SOON, _TOGETHER, _OFTEN, _SELDOM = 0.0005, 0.005, 0.02, 0.1
 
 
 class SQLiteReplicas(SQLiteBase):
@@ -98,26 +99,33 @@ class SQLiteReplicas(SQLiteBase):
                 if not stop.is_set():
                     heard(kind)
 
+        def changed(kinds: tuple[Hint, ...]) -> None:
+            loop.call_soon_threadsafe(announce, kinds)
+
         announce(("ready", "schedules", "cancel", "finished"))
         try:
             with translated(self.path):
-                await worker.run(lambda db: _watch(db, stop, lambda kinds: loop.call_soon_threadsafe(announce, kinds)))
+                await worker.run(lambda db: _listen(db, f"{self.path}-wal", stop, changed))
         finally:
             stop.set()
             worker.stop()
 
 
-def _watch(db: Session, stop: threading.Event, changed: Callable[[tuple[Hint, ...]], object]) -> None:
-    """Ask often while commits follow each other and seldom when nothing happens: an idle replica costs little."""
-    version, pause = None, _LISTEN_BUSY
+def _listen(db: Session, log: str, stop: threading.Event, changed: Callable[[tuple[Hint, ...]], None]) -> None:
+    """The log is written before the commit can be seen: ask soon after, then later and later, until told again."""
+    version, pause, heard_at = None, _SOON, 0.0
     news: tuple[Any, ...] | None = None
-    while not stop.is_set():
-        if (current := db.value("hint.version")) != version:
-            version, pause = current, _LISTEN_BUSY
-            before, [news] = news, db.all("hint.news")
-            changed(_hints(before, news))
-        time.sleep(pause)
-        pause = min(pause * 1.1, _LISTEN_IDLE)
+    with Watch(log) as watch:
+        while not stop.is_set():
+            if (current := db.value("hint.version")) != version:
+                version, pause = current, _SOON
+                before, [news] = news, db.all("hint.news")
+                changed(_hints(before, news))
+                # Commits that follow each other closely, ours mostly, are heard together.
+                before_at, heard_at = heard_at, time.monotonic()
+                if heard_at - before_at < 4 * _TOGETHER:
+                    time.sleep(_TOGETHER)
+            pause = _SOON if watch.wait(pause) else min(pause * 1.5, _SELDOM if watch.told else _OFTEN)
 
 
 def _hints(before: tuple[Any, ...] | None, news: tuple[Any, ...]) -> tuple[Hint, ...]:

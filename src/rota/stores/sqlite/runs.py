@@ -13,7 +13,7 @@ from rota.errors import BadInput, NotFound, WrongState
 from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
-from rota.stores.sqlite.session import QUERIES, Session, encode
+from rota.stores.sqlite.session import QUERIES, Session, decode, encode
 from rota.stores.sqlite.times import microseconds, shifted, to_text
 
 _CONDITIONS = {
@@ -24,6 +24,7 @@ _CONDITIONS = {
     "key_prefix": "substr(idempotency_key, 1, length(:key_prefix)) = :key_prefix",
     "since": "created_at >= :since",
 }
+_MOST_ARMS = 50  # SQLite merges up to 500, but plans them ever longer
 
 
 class SQLiteRuns(SQLiteBase):
@@ -40,9 +41,10 @@ class SQLiteRuns(SQLiteBase):
         names = encode(list(jobs))
 
         def transition(db: Session) -> list[Claim]:
-            if db.value("claim_runs.token", (token,)):
+            [(again, now, present)] = db.all("claim_runs.look", (token, names))
+            if again:
                 return _claimed_before(db, token)
-            return _claim(db, replica_id, token, names, limit)
+            return _claim(db, replica_id, token, _best(db, decode(present), limit), now)
 
         return await self.write(
             transition, unless=lambda db: None if db.value("claim_runs.any", (token, names)) else []
@@ -71,14 +73,14 @@ class SQLiteRuns(SQLiteBase):
             if not found:
                 raise NotFound(f"there is no run {run_id}")
             state: State
-            [(state, replica_id, rank, run_at)] = found
+            [(state, replica_id, job_id, rank, run_at)] = found
             if state == "running":
                 db.all("cancel_run.ask", (run_id, replica_id, db.now()))
             if state != "queued":
                 return state
             db.all("cancel_run", (run_id, db.now()))
             db.all("cancel_run.free", (run_id,))
-            db.all("cancel_run.ready", (run_id, rank))
+            db.all("cancel_run.ready", (run_id, job_id, rank))
             db.all("cancel_run.delayed", (run_id, run_at))
             db.all("cancel_run.waiting", (run_id,))
             return "cancelled"
@@ -123,27 +125,18 @@ class SQLiteRuns(SQLiteBase):
 def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
     """Make runs in the transaction that `db` is in."""
     ids, now = db.new_ids(len(runs)), db.now()
-    times = [to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now for r in runs]
     rows = [
-        (
-            n,
-            r.job_id,
-            r.key,
-            str(n) if r.correlation_id is None else r.correlation_id,
-            r.parent_id,
-            r.parameters,
-            r.priority,
-            at,
-            now,
-        )
-        for n, r, at in zip(ids, runs, times, strict=True)
-    ]
-    made = {n for (n,) in db.each("enqueue", rows)}
-    limited = {job for (job,) in db.all("enqueue.limited", (encode(list({r.job_id for r in runs})),))}
-    placed = [(n, r.job_id, at) for n, r, at in zip(ids, runs, times, strict=True) if n in made]
-    db.each("enqueue.delayed", [(at, n) for n, _, at in placed if at > now])
-    db.each("enqueue.wait", [(n, job) for n, job, at in placed if at <= now and job in limited])
-    db.each("enqueue.ready", [(n, job) for n, job, at in placed if at <= now and job not in limited])
+        (n, r.job_id, r.key, str(n) if r.correlation_id is None else r.correlation_id, r.parent_id, r.parameters,
+         r.priority, to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now, now)
+        for n, r in zip(ids, runs, strict=True)
+    ]  # fmt: skip
+    span = (ids[0], ids[-1])
+    made = set(ids) if db.insert("enqueue", rows) == len(ids) else set(decode(db.value("enqueue.made", span)))
+    placed = 0
+    for place in ("enqueue.ready", "enqueue.wait", "enqueue.later"):
+        if placed < len(made):
+            db.all(place, (*span, now))
+            placed += db.connection.changes()
     return [
         Enqueued(id=n, created=True)
         if n in made
@@ -183,23 +176,36 @@ def _enqueue_within(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
     return made
 
 
-def _claim(db: Session, replica_id: int, token: int, names: str, limit: int) -> list[Claim]:
-    popped = {n: (rank, bool(slot)) for n, slot, rank in db.all("claim_runs.pop", (names, limit))}
-    now = db.now()
-    rows = db.all(
-        "claim_runs",
-        {"token": token, "replica_id": replica_id, "now": now, "ids": encode(list(popped))},
-    )
-    if not rows:
-        return []
-    db.all("claim_runs.batch", (token, replica_id, encode([row[0] for row in rows])))
-    if held := [row[0] for row in rows if popped[row[0]][1]]:
-        db.all("claim_runs.hold", (replica_id, now, encode(held)))
-    rows.sort(key=lambda row: (popped[row[0]][0], row[0]))
-    return [
-        Claim(token, i, j, a, n, p, k, microseconds(d), c, o, popped[i][1], popped[i][0])
-        for i, j, a, n, p, k, d, c, o in rows
-    ]  # fmt: skip
+def _best(db: Session, names: list[str], limit: int) -> list[list[Any]]:
+    """What is ready of these jobs, best rank first."""
+    found: list[list[Any]] = []
+    for first in range(0, len(names), _MOST_ARMS):
+        some = names[first : first + _MOST_ARMS]
+        arms = " union all ".join([QUERIES["claim_runs.arm"]] * len(some))
+        [(rows,)] = db.execute(QUERIES["claim_runs.best"].replace("/* arms */", arms), (*some, limit))
+        found += decode(rows)
+    if len(names) > _MOST_ARMS:
+        found.sort(key=lambda row: (row[2], row[0]))
+        del found[limit:]
+    return found
+
+
+def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now: str) -> list[Claim]:
+    # What was taken of a job is the beginning of what it has.
+    last = {row[1]: row for row in best}
+    db.each("claim_runs.pop", [(job, rank, run_id) for run_id, job, rank, *_ in last.values()])
+    claims = [
+        Claim(token, n, job, attempt, losses, parameters, key, microseconds(due), config, correlation, bool(slot), rank)
+        for n, job, rank, slot, attempt, losses, parameters, key, due, config, correlation in best
+        if attempt is not None
+    ]
+    if claims:
+        ids = encode([claim.id for claim in claims])
+        db.all("claim_runs", {"token": token, "replica_id": replica_id, "now": now, "ids": ids})
+        db.all("claim_runs.batch", (token, replica_id, ids))
+        if held := [claim.id for claim in claims if claim.slot]:
+            db.all("claim_runs.hold", (replica_id, now, encode(held)))
+    return claims
 
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:

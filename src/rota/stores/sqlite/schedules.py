@@ -93,9 +93,9 @@ class SQLiteSchedules(SQLiteBase):
     async def agenda(self, jobs: Sequence[str]) -> Agenda:
         def look(db: Session) -> Agenda:
             now = db.now()
-            [(overdue, schedule, delayed, waiting)] = db.all("agenda", {"now": now, "jobs": encode(list(jobs))})
-            coming = min((at for at in (schedule, delayed) if at is not None), default=None)
-            return Agenda(overdue=bool(overdue), next_in=seconds_until(coming, now), waiting=bool(waiting))
+            [(due, late, schedule, delayed, waiting)] = db.all("agenda", {"now": now, "jobs": encode(list(jobs))})
+            next_in = seconds_until(min((at for at in (schedule, delayed) if at is not None), default=None), now)
+            return Agenda(due=bool(due), delayed=bool(late), next_in=next_in, waiting=bool(waiting))
 
         return await self.read(look)
 

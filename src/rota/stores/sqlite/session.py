@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import apsw
@@ -13,14 +14,13 @@ from rota.stores.sqlite.times import from_text
 
 QUERIES = load_queries("rota.stores.sqlite")
 
-_NOW = (
-    "select strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', offset_seconds)),"
-    " strftime('%Y-%m-%d %H:%M:%f000', 'now') from clock"
-)
+_NOW = "select now, real from moment"
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Record: TypeAlias = tuple[Any, ...]
 R = TypeVar("R", bound=msgspec.Struct)
+_TOGETHER = (100, 10, 1)
+"""Rows of one statement: few sizes, so that each is planned once."""
 
 
 class Session:
@@ -39,9 +39,25 @@ class Session:
         """The statement once for every row; all that it returned."""
         return self.connection.executemany(QUERIES[name], rows).fetchall()
 
+    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> int:
+        """The statement with many rows of values at a time; how many rows came of it."""
+        made = done = 0
+        for size in _TOGETHER:
+            while len(rows) - done >= size:
+                some = rows[done : done + size]
+                places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * size)
+                self.connection.execute(QUERIES[name].replace("/* rows */", places), list(chain.from_iterable(some)))
+                made, done = made + self.connection.changes(), done + size
+        return made
+
+    def first(self, sql: str, values: Values = ()) -> Record | None:
+        """The first row, without the step that would find the end."""
+        row: Record | None = self.connection.execute(sql, values).fetchone()
+        return row
+
     def value(self, name: str, values: Values = ()) -> Any:
-        rows = self.all(name, values)
-        return rows[0][0] if rows else None
+        row = self.first(QUERIES[name], values)
+        return row[0] if row else None
 
     def structs(self, kind: type[R], name: str, values: Values = (), sql: str | None = None) -> list[R]:
         """Rows as `kind`, by the names of the columns."""
@@ -58,12 +74,13 @@ class Session:
 
     def now(self) -> str:
         """The store's clock, read once per transition."""
-        now: str = self.execute(_NOW)[0][0]
-        return now
+        return self.clocks()[0]
 
     def clocks(self) -> tuple[str, str]:
         """The store's clock, and the real one: moving the first must not kill anybody."""
-        [(now, real)] = self.execute(_NOW)
+        found = self.first(_NOW)
+        assert found is not None
+        now, real = found
         return now, real
 
     def new_ids(self, count: int) -> list[int]:
@@ -92,3 +109,8 @@ _READERS = _Readers()
 def encode(value: Any) -> str:
     """A list as the one JSON parameter that `json_each` takes apart."""
     return msgspec.json.encode(value).decode()
+
+
+def decode(text: str) -> Any:
+    """What `json_group_array` put together."""
+    return msgspec.json.decode(text)

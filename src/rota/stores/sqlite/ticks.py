@@ -5,15 +5,15 @@ Each is one write transaction, so what was read cannot change before it is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from rota.errors import StaleWrite
 from rota.store import Decide, Decision, DueSchedule, Fired, Tick
 from rota.stores.sqlite.base import SQLiteBase
-from rota.stores.sqlite.session import Record, Session, encode
-from rota.stores.sqlite.times import from_text, optional_text, optional_time, to_text
+from rota.stores.sqlite.session import Record, Session, decode, encode
+from rota.stores.sqlite.times import INFINITY, from_text, optional_text, optional_time, to_text
 from rota.timetable import TZDATA_VERSION
 
 
@@ -103,7 +103,7 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
         (d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason, TZDATA_VERSION)
         for d in decisions
     ]
-    if len(db.each("fire_due.advance", frontier)) != len(decisions):
+    if db.insert("fire_due.advance", frontier) != len(decisions):
         raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
     started = [tick.due_at for _, tick in ticks if tick.place == "ready"]
     return Fired(
@@ -120,21 +120,38 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
 def _write_ticks(db: Session, now: str, ticks: list[tuple[DueSchedule, Tick]]) -> tuple[int, int, int]:
     """How many were made, of these how many are ready, and how many will run at all."""
     ids = db.new_ids(len(ticks))
-    rows = [
-        (n, s.job_id, s.id, t.key, s.parameters, s.priority, "skipped" if t.place == "none" else "queued", t.reason,
-         to_text(t.due_at), optional_text(t.missed_from), optional_text(t.missed_to), t.missed_count, now,
-         now if t.place == "none" else None)
-        for n, (s, t) in zip(ids, ticks, strict=True)
-    ]  # fmt: skip
-    made = {n for (n,) in db.each("fire_due.write", rows)}
+    rows, missed = [], []
+    for n, (s, t) in zip(ids, ticks, strict=True):
+        due, runs = to_text(t.due_at), t.place != "none"
+        row = (n, s.job_id, s.id, t.key, str(n), s.parameters, s.priority, "queued" if runs else "skipped", t.reason,
+               due, due, now, None if runs else now)  # fmt: skip
+        if t.missed_count is None:
+            rows.append(row)
+        else:
+            missed.append((*row, optional_text(t.missed_from), optional_text(t.missed_to), t.missed_count))
+    count = db.insert("fire_due.write", rows)
+    for gap in missed:
+        db.all("fire_due.missed", gap)
+        count += db.connection.changes()
+    made = set(ids) if count == len(ids) else set(decode(db.value("enqueue.made", (ids[0], ids[-1]))))
     placed = [(n, s, t.place) for n, (s, t) in zip(ids, ticks, strict=True) if n in made]
     ready = [(n, s) for n, s, place in placed if place == "ready"]
     wait = [(n, s) for n, s, place in placed if place == "waiting"]
-    limited = [(s.id, n, s.lock_timeout_seconds, now) for n, s in ready if s.concurrency_limit > 0]
-    db.each("fire_due.ready", [(n, s.job_id, s.concurrency_limit > 0) for n, s in ready])
-    db.each("fire_due.wait", [(n, s.job_id, s.id, s.concurrency_limit > 0, s.job_limited) for n, s in wait])
-    db.each("fire_due.slot", limited)
+    for (slot,), mine in _alike((n, (s.concurrency_limit > 0,)) for n, s in ready):
+        db.all("fire_due.ready", (encode(mine), slot))
+    for (by_config, by_job), mine in _alike((n, (s.concurrency_limit > 0, s.job_limited)) for n, s in wait):
+        db.all("fire_due.wait", (encode(mine), by_config, by_job))
+    slots = [(s.id, n, s.lock_timeout_seconds, now, INFINITY) for n, s in ready if s.concurrency_limit > 0]
+    db.insert("fire_due.slot", slots)
     return len(made), len(ready), len(ready) + len(wait)
+
+
+def _alike(runs: Iterable[tuple[int, tuple[bool, ...]]]) -> Iterable[tuple[tuple[bool, ...], list[int]]]:
+    """Runs that need the same go in one statement."""
+    found: dict[tuple[bool, ...], list[int]] = {}
+    for run_id, needs in runs:
+        found.setdefault(needs, []).append(run_id)
+    return found.items()
 
 
 def _admissible(db: Session, now: str) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from rota.errors import BadInput
 
@@ -23,8 +24,9 @@ def from_text(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+@lru_cache(maxsize=1000)
 def microseconds(text: str) -> int:
-    """A stored time as microseconds since 1970."""
+    """A stored time as microseconds since 1970. Runs that were made together have the same times."""
     return (from_text(text) - _EPOCH) // _MICROSECOND
 
 

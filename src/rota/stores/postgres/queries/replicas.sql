@@ -39,11 +39,12 @@ select exists (select from beaten) as alive, (select age from before) as age,
        array(select run_id from rota.cancellations where replica_id = $1) as cancelled,
        exists (select from rota.ready) as ready,
        extract(epoch from least(
-           (select min(next_run_at) from rota.scheduler_configs where enabled and invalid_reason is null),
+           (select min(coalesce(front.at, now)) from rota.priorities p cross join lateral (
+                select c.next_run_at as at from rota.scheduler_configs c
+                where c.enabled and c.invalid_reason is null and c.priority = p.priority
+                order by coalesce(c.next_run_at, '-infinity') limit 1) as front),
            (select min(run_at) from rota.delayed),
-           case when exists (select from rota.waiting) or exists (
-               select from rota.scheduler_configs where enabled and invalid_reason is null and next_run_at is null)
-               then now end) - now)::float8 as due_in,
+           case when exists (select from rota.waiting) then now end) - now)::float8 as due_in,
        case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker
 from clock
 

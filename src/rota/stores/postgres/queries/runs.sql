@@ -229,7 +229,8 @@ from rota.job_runs
 where ($1::text is null or job_id = $1)
     and ($2::integer is null or config_id = $2)
     and ($3::text[] is null or state = any($3))
-    and ($4::text is null or correlation_id = $4)
+    -- The index has the runs that follow another; the one they follow is found by its id.
+    and ($4::text is null or (correlation_id = $4 and (correlation_id <> id::text or id = $8::bigint)))
     and ($5::text is null or idempotency_key like $5)
     and ($6::timestamptz is null or created_at >= $6)
 order by id desc limit $7

@@ -79,17 +79,21 @@ select id from rota.job_runs where config_id = $1 and idempotency_key = $2
 -- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed.
 with clock as materialized (select rota.rota_now() as now),
 due as materialized (
-    select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit,
-           c.lock_timeout_seconds, c.parameters, c.overlap,
-           coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.catch_up, c.catch_up_limit,
-           c.skip_if_older_than_seconds, c.next_run_at, c.paused_at, c.resumed_at, c.version
-    from rota.scheduler_configs c
-    where c.enabled and c.invalid_reason is null
-        and (c.next_run_at <= (select now from clock) or c.next_run_at is null)
-        and c.job_id = any($1::text[]) and c.id <> all($2::integer[])
-    order by c.priority, c.next_run_at nulls first, c.id
+    select d.* from rota.priorities p
+    cross join lateral (
+        select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit,
+               c.lock_timeout_seconds, c.parameters, c.overlap,
+               coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.catch_up,
+               c.catch_up_limit, c.skip_if_older_than_seconds, c.next_run_at, c.paused_at, c.resumed_at, c.version
+        from rota.scheduler_configs c
+        where c.enabled and c.invalid_reason is null and c.priority = p.priority
+            and coalesce(c.next_run_at, '-infinity') <= (select now from clock)
+            and c.job_id = any($1::text[]) and c.id <> all($2::integer[])
+        order by coalesce(c.next_run_at, '-infinity')
+        limit $3
+        for update of c skip locked
+    ) as d
     limit $3
-    for update of c skip locked
 )
 select due.id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
        parameters::text as parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds,
@@ -101,11 +105,9 @@ from due, clock
 -- A statement of its own: only a snapshot taken after the row locks sees every slot.
 select c.id,
        (select count(*) from rota.scheduler_locks l where l.config_id = c.id and l.expires_at > rota.rota_now()) as held,
-       (select count(*) from rota.waiting w where w.config_id = c.id and w.by_config) as waiting
-from unnest($1::integer[]) as c (id)
-
--- name: fire_due.jobs
-select job_id, concurrency_limit, breaker from rota.jobs where job_id = any($1::text[])
+       (select count(*) from rota.waiting w where w.config_id = c.id and w.by_config) as waiting,
+       coalesce(j.concurrency_limit > 0, false) as job_limited, coalesce(j.breaker, 'closed') as breaker
+from unnest($1::integer[], $2::text[]) as c (id, job_id) left join rota.jobs j on j.job_id = c.job_id
 
 -- name: fire_due.breakers
 select job_id, breaker, breaker_changed_at + breaker_pause * interval '1 second' as retry_at
@@ -113,14 +115,16 @@ from rota.jobs where job_id = any($1::text[]) and breaker <> 'closed'
 order by job_id for update
 
 -- name: fire_due.write
+-- The schedules are locked, and nobody makes a tick without that: a tick that is not there now will not be.
 with clock as materialized (select rota.rota_now() as now),
-tick as (
-    select nextval('rota.job_runs_id_seq') as id, t.*
+tick as materialized (
+    select nextval('rota.job_runs_id_seq') as id, t.*, rota.rank(t.due_at, t.priority) as rank
     from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[],
                 $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::bigint[], $12::boolean[],
                 $13::boolean[], $14::integer[])
         as t (config_id, job_id, key, parameters, priority, place, reason, due_at, missed_from, missed_to, missed_count,
               by_config, by_job, timeout_seconds)
+    where not exists (select from rota.job_runs r where r.config_id = t.config_id and r.idempotency_key = t.key)
 ),
 made as (
     insert into rota.job_runs
@@ -137,37 +141,31 @@ made as (
                    and there.idempotency_key <= 'schedule:' || split_part(tick.key, '-', 2)) end,
            now, case when place = 'none' then now end
     from tick, clock
-    on conflict do nothing
-    returning id
-),
-placed as (
-    select tick.*, rota.rank(due_at, priority) as rank from tick join made using (id) where place <> 'none'
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, by_config from placed where place = 'ready'
+    select rank, id, job_id, by_config from tick where place = 'ready'
 ),
 made_wait as (
     insert into rota.waiting (rank, id, job_id, config_id, by_config, by_job)
-    select rank, id, job_id, config_id, by_config, by_job from placed where place = 'waiting'
+    select rank, id, job_id, config_id, by_config, by_job from tick where place = 'waiting'
 ),
 took_slot as (
     insert into rota.scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, expires_at)
-    select config_id, id, timeout_seconds, now, 'infinity' from placed, clock where place = 'ready' and by_config
-)
-select count(*) filter (where place = 'ready') as ready, count(*) as runs, (select count(*) from made) as made from placed
-
--- name: fire_due.advance
-with advanced as (
+    select config_id, id, timeout_seconds, now, 'infinity' from tick, clock where place = 'ready' and by_config
+),
+advanced as (
     update rota.scheduler_configs c
     set next_run_at = s.next_run_at, invalid_reason = s.invalid_reason, version = c.version + 1,
-        paused_at = null, resumed_at = null, tzdata = $5
-    from unnest($1::integer[], $2::bigint[], $3::timestamptz[], $4::text[])
+        paused_at = null, resumed_at = null, tzdata = $19
+    from unnest($15::integer[], $16::bigint[], $17::timestamptz[], $18::text[])
         as s (id, version, next_run_at, invalid_reason)
     where c.id = s.id and c.version = s.version
     returning c.id
 )
-select count(*) from advanced
+select count(*) filter (where place = 'ready') as ready, count(*) filter (where place <> 'none') as runs,
+       count(*) as made, (select count(*) from advanced) as advanced
+from tick
 
 -- name: fire_due.probe
 update rota.jobs set breaker = 'half_open', breaker_changed_at = rota.rota_now() where job_id = any($1::text[])
@@ -273,15 +271,18 @@ select count(*) from admitted
 -- name: agenda
 with clock as materialized (select rota.rota_now() as now)
 select
-    exists (select from rota.scheduler_configs c
-            where c.enabled and c.invalid_reason is null and c.job_id = any($1::text[])
-                and (c.next_run_at <= (select now from clock) or c.next_run_at is null))
-        or exists (select from rota.delayed where run_at <= (select now from clock)) as overdue,
+    exists (select from rota.priorities p cross join lateral (
+                select from rota.scheduler_configs c
+                where c.enabled and c.invalid_reason is null and c.priority = p.priority
+                    and coalesce(c.next_run_at, '-infinity') <= (select now from clock) and c.job_id = any($1::text[])
+                limit 1) as due) as due,
+    exists (select from rota.delayed where run_at <= (select now from clock)) as delayed,
     extract(epoch from least(
-        (select c.next_run_at from rota.scheduler_configs c
-         where c.enabled and c.invalid_reason is null and c.next_run_at > (select now from clock)
-             and c.job_id = any($1::text[])
-         order by c.next_run_at limit 1),
+        (select min(later.at) from rota.priorities p cross join lateral (
+             select c.next_run_at as at from rota.scheduler_configs c
+             where c.enabled and c.invalid_reason is null and c.priority = p.priority
+                 and coalesce(c.next_run_at, '-infinity') > (select now from clock) and c.job_id = any($1::text[])
+             order by coalesce(c.next_run_at, '-infinity') limit 1) as later),
         (select run_at from rota.delayed where run_at > (select now from clock) order by run_at limit 1)
     ) - (select now from clock))::float8 as next_in,
     exists (select from rota.waiting) as waiting
@@ -291,7 +292,8 @@ update rota.scheduler_configs c
 set invalid_reason = format('unknown job %L: no running replica declares it; fix job_id, or deploy code that declares it',
                             c.job_id)
 where c.enabled and c.invalid_reason is null
-    and (c.next_run_at is null or c.next_run_at <= (select rota.rota_now()))
+    and c.priority = any(array(select priority from rota.priorities))
+    and coalesce(c.next_run_at, '-infinity') <= (select rota.rota_now())
     and exists (select from rota.replicas)
     and not exists (select from rota.replicas r where r.jobs ? c.job_id)
 returning c.id, c.invalid_reason

@@ -9,6 +9,10 @@ create table clock (
     offset_seconds real not null default 0
 ) strict;
 insert into clock default values;
+create view moment as
+select strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', offset_seconds)) as now,
+       strftime('%Y-%m-%d %H:%M:%f000', 'now') as real
+from clock;
 
 create table scheduler_configs (
     id                   integer primary key autoincrement,
@@ -73,9 +77,8 @@ begin
             when moment.moved or (old.enabled and not new.enabled) then null
             when new.enabled and not old.enabled and paused_at is not null then moment.now
             else resumed_at end
-    from (select strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', offset_seconds)) as now,
-                 (new.job_id, new.cron, new.timezone) is not (old.job_id, old.cron, old.timezone) as moved
-          from clock) as moment
+    from (select now, (new.job_id, new.cron, new.timezone) is not (old.job_id, old.cron, old.timezone) as moved
+          from moment) as moment
     where id = new.id;
 end;
 
@@ -113,6 +116,7 @@ create table schedule_stats (
     last_error    text
 ) strict;
 
+-- The state is checked twice in the life of each run: `in` a list would be built anew each time.
 create table job_runs (
     id              integer primary key autoincrement,
     job_id          text not null,
@@ -123,7 +127,8 @@ create table job_runs (
     parameters      text not null default '{}' constraint "parameters is JSON" check (json_valid(parameters)),
     priority        integer not null default 5,
     state           text not null default 'queued'
-        check (state in ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped')),
+        check (state = 'running' or state = 'succeeded' or state = 'queued' or state = 'failed' or state = 'cancelled'
+            or state = 'skipped'),
     reason          text,
     attempt         integer not null default 0,
     losses          integer not null default 0,
@@ -150,17 +155,18 @@ create index job_runs_correlation on job_runs (correlation_id);
 -- The order in which ready runs start: by time, where each step of priority is worth 30 s of waiting.
 -- A better priority goes first; nothing waits for ever.
 create view ranks as
-select id, cast(strftime('%s', substr(run_at, 1, 19)) as integer) * 1000000 + cast(substr(run_at, 21, 6) as integer)
-    + priority * 30000000 as rank
+select id, job_id, config_id, run_at,
+       cast(strftime('%s', substr(run_at, 1, 19)) as integer) * 1000000 + cast(substr(run_at, 21, 6) as integer)
+           + priority * 30000000 as rank
 from job_runs;
 
--- Runs that may start now.
+-- Runs that may start now. By job first: a replica does not walk past what it cannot run.
 create table ready (
+    job_id text not null,
     rank   integer not null,
     id     integer not null,
-    job_id text not null,
     slot   integer not null check (slot in (0, 1)),
-    primary key (rank, id)
+    primary key (job_id, rank, id)
 ) strict, without rowid;
 
 -- Queued runs that wait for their time.

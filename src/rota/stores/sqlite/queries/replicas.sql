@@ -99,7 +99,8 @@ select id, name, host, pid, jobs, started_at, beat_at from replicas order by id
 -- name: hint.news
 -- What a commit may have been about: something to claim, something to schedule, somebody to stop.
 select exists (select 1 from ready),
-       (select min(coalesce(next_run_at, '')) from scheduler_configs where enabled = 1 and invalid_reason is null),
+       (select coalesce(next_run_at, '') from scheduler_configs indexed by scheduler_configs_due
+        where enabled = 1 and invalid_reason is null order by coalesce(next_run_at, '') limit 1),
        (select min(run_at) from delayed), exists (select 1 from waiting),
        (select group_concat(run_id) from cancellations)
 

@@ -4,46 +4,62 @@ update sqlite_sequence set seq = seq + ?1 where name = 'job_runs' returning seq
 -- name: enqueue
 insert into job_runs
     (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+values /* rows */
 on conflict do nothing
-returning id
+
+-- name: enqueue.made
+select json_group_array(id) from job_runs where id between ?1 and ?2
 
 -- name: enqueue.existing
 select id from job_runs
 where job_id = ?1 and idempotency_key = ?2 and config_id is null and idempotency_key is not null
     and substr(idempotency_key, 1, 9) <> 'schedule:'
 
--- name: enqueue.limited
-select job_id from jobs where concurrency_limit > 0 and job_id in (select value from json_each(?1))
+-- name: enqueue.ready
+-- Of the runs just made, which have the ids in between; likewise the next two.
+insert into ready (job_id, rank, id, slot)
+select job_id, rank, id, 0 from ranks
+where id between ?1 and ?2 and run_at <= ?3 and job_id not in (select job_id from jobs where concurrency_limit > 0)
+
+-- name: enqueue.wait
+insert into waiting (rank, id, job_id, by_config, by_job)
+select rank, id, job_id, 0, 1 from ranks
+where id between ?1 and ?2 and run_at <= ?3 and job_id in (select job_id from jobs where concurrency_limit > 0)
+
+-- name: enqueue.later
+insert into delayed (run_at, id) select run_at, id from job_runs where id between ?1 and ?2 and run_at > ?3
 
 -- name: enqueue.delayed
 insert into delayed (run_at, id) values (?1, ?2) on conflict do nothing
-
--- name: enqueue.wait
-insert into waiting (rank, id, job_id, by_config, by_job) select rank, id, ?2, 0, 1 from ranks where id = ?1
-
--- name: enqueue.ready
-insert into ready (rank, id, job_id, slot) select rank, id, ?2, 0 from ranks where id = ?1
 
 -- name: claim_runs.any
 select exists (select 1 from claims where token = ?1)
     or exists (select 1 from ready where job_id in (select value from json_each(?2)))
 
--- name: claim_runs.token
-select 1 from claims where token = ?1
+-- name: claim_runs.look
+-- Whether the token was used before, the clock, and the names that have something ready.
+select exists (select 1 from claims where token = ?1), (select now from moment),
+       (select json_group_array(value) from json_each(?2) where exists (select 1 from ready where job_id = value))
+
+-- name: claim_runs.best
+-- All of it as one value: each row fetched gives up the interpreter's lock, and may wait 5 ms to have it back.
+-- The caller writes one arm for each name; SQLite merges them, a walk along the index each.
+select json_group_array(json_array(
+    p.id, p.job_id, p.rank, p.slot, case when r.state = 'queued' then r.attempt + 1 end, r.losses, r.parameters,
+    r.idempotency_key, coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id))
+from (/* arms */ order by rank, id limit ?) p left join job_runs r on r.id = p.id
+
+-- name: claim_runs.arm
+select job_id, rank, id, slot from ready where job_id = ?
 
 -- name: claim_runs.pop
-delete from ready
-where (rank, id) in (
-    select rank, id from ready where job_id in (select value from json_each(?1)) order by rank, id limit ?2)
-returning id, slot, rank
+delete from ready where job_id = ?1 and (rank, id) <= (?2, ?3)
 
 -- name: claim_runs
 update job_runs
 set state = 'running', lock_token = :token, replica_id = :replica_id, attempt = attempt + 1, started_at = :now,
     error = null, progress = null
 where id in (select value from json_each(:ids)) and state = 'queued'
-returning id, job_id, attempt, losses, parameters, idempotency_key, coalesce(due_at, created_at), config_id, correlation_id
 
 -- name: claim_runs.batch
 insert into claims (token, replica_id, ids) values (?1, ?2, ?3)
@@ -62,8 +78,18 @@ join ranks k on k.id = r.id
 where c.token = ?1
 order by k.rank, r.id
 
+-- name: finish_runs.refused
+-- Of the runs that were claimed with this token, those that do not have it any more, or are not running.
+select json_group_array(i.value) from json_each(?1) i left join job_runs r on r.id = i.value
+where r.lock_token is not ?2 or r.state <> 'running'
+
+-- name: finish_runs.plain
+-- The claim cleared what an earlier attempt left.
+update job_runs set state = 'succeeded', finished_at = ?2
+where id in (select value from json_each(?1)) and state = 'running'
+
 -- name: finish_runs.held
-select id, lock_token, job_id, config_id, started_at from job_runs
+select json_group_array(json_array(id, lock_token, job_id, config_id, started_at)) from job_runs
 where id in (select value from json_each(?1)) and state = 'running'
 
 -- name: finish_runs
@@ -129,7 +155,7 @@ select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parame
 from job_runs where /* conditions */ order by id desc limit :limit
 
 -- name: cancel_run.find
-select r.state, r.replica_id, k.rank, r.run_at from job_runs r join ranks k on k.id = r.id where r.id = ?1
+select r.state, r.replica_id, r.job_id, k.rank, r.run_at from job_runs r join ranks k on k.id = r.id where r.id = ?1
 
 -- name: cancel_run
 update job_runs set state = 'cancelled', finished_at = ?2 where id = ?1
@@ -141,7 +167,7 @@ insert into cancellations (run_id, replica_id, requested_at) values (?1, ?2, ?3)
 delete from scheduler_locks where run_id = ?1
 
 -- name: cancel_run.ready
-delete from ready where rank = ?2 and id = ?1
+delete from ready where job_id = ?2 and rank = ?3 and id = ?1
 
 -- name: cancel_run.delayed
 delete from delayed where run_at = ?2 and id = ?1

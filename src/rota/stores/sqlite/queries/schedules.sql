@@ -77,8 +77,8 @@ update scheduler_configs set invalid_reason = ?2 where id = ?1
 select
     exists (select 1 from scheduler_configs indexed by scheduler_configs_due
             where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') <= :now
-                and job_id in (select value from json_each(:jobs)))
-        or exists (select 1 from delayed where run_at <= :now),
+                and job_id in (select value from json_each(:jobs))),
+    exists (select 1 from delayed where run_at <= :now),
     (select next_run_at from scheduler_configs indexed by scheduler_configs_due
      where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') > :now
          and job_id in (select value from json_each(:jobs))
@@ -126,34 +126,41 @@ limit :limit
 -- name: fire_due.write
 insert into job_runs
     (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, state, reason, run_at, due_at,
-     missed_from, missed_to, missed_count, created_at, finished_at)
-values (?1, ?2, ?3, ?4, cast(?1 as text), ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11,
+     created_at, finished_at)
+values /* rows */
+on conflict do nothing
+
+-- name: fire_due.missed
+insert into job_runs
+    (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, state, reason, run_at, due_at,
+     created_at, finished_at, missed_from, missed_to, missed_count)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
         -- Ticks of the stretch that somebody made by hand have rows of their own. Keys sort as their instants do.
-        case when ?12 is not null then ?12 - (
+        ?16 - (
             select count(*) from job_runs there
             where there.config_id = ?3 and there.missed_count is null
                 and there.idempotency_key >= substr(?4, 1, instr(?4, '-') - 1)
-                and there.idempotency_key <= 'schedule:' || substr(?4, instr(?4, '-') + 1)) end,
-        ?13, ?14)
+                and there.idempotency_key <= 'schedule:' || substr(?4, instr(?4, '-') + 1)))
 on conflict do nothing
-returning id
 
 -- name: fire_due.ready
-insert into ready (rank, id, job_id, slot) select rank, id, ?2, ?3 from ranks where id = ?1
+insert into ready (job_id, rank, id, slot)
+select job_id, rank, id, ?2 from ranks where id in (select value from json_each(?1))
 
 -- name: fire_due.wait
 insert into waiting (rank, id, job_id, config_id, by_config, by_job)
-select rank, id, ?2, ?3, ?4, ?5 from ranks where id = ?1
+select rank, id, job_id, config_id, ?2, ?3 from ranks where id in (select value from json_each(?1))
 
 -- name: fire_due.slot
 insert into scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, expires_at)
-values (?1, ?2, ?3, ?4, '9999-12-31 23:59:59.999999')
+values /* rows */
 
 -- name: fire_due.advance
-update scheduler_configs
-set next_run_at = ?3, invalid_reason = ?4, version = version + 1, paused_at = null, resumed_at = null, tzdata = ?5
-where id = ?1 and version = ?2
-returning id
+with decided (id, version, next_run_at, invalid_reason, tzdata) as (values /* rows */)
+update scheduler_configs as c
+set next_run_at = d.next_run_at, invalid_reason = d.invalid_reason, version = c.version + 1, paused_at = null,
+    resumed_at = null, tzdata = d.tzdata
+from decided d where c.id = d.id and c.version = d.version
 
 -- name: fire_due.probe
 update jobs set breaker = 'half_open', breaker_changed_at = ?2 where job_id in (select value from json_each(?1))
