@@ -136,15 +136,18 @@ class Decider:
             return Decision(schedule=schedule, next_run_at=table.next(now))
         books = _Books(schedule, held=schedule.held, waiting=schedule.waiting)
         first: datetime | None = schedule.next_run_at
+        # Most of the time there is one tick, and the next one is to come: then nothing else has to be computed.
+        following = table.next(schedule.next_run_at)
+        newest = schedule.next_run_at if following > now else table.latest(now)
         first = self._settle_pause(books, table, first, now)
         first = self._settle_stale(books, table, first, now)
         if first is not None:
-            self._settle_missed(books, table, first, now, probing)
+            self._settle_missed(books, table, first, max(newest or first, first), now, probing)
         if books.probe:
             probing.add(schedule.job_id)
         return Decision(
             schedule=schedule,
-            next_run_at=table.next(now),
+            next_run_at=following if following > now else table.next(now),
             ticks=tuple(books.ticks),
             cancel_running=books.stop_running,
             probe=books.probe,
@@ -176,11 +179,8 @@ class Decider:
         return _between(table, last, now)
 
     def _settle_missed(
-        self, books: _Books, table: Timetable, first: datetime, now: datetime, probing: set[str]
+        self, books: _Books, table: Timetable, first: datetime, newest: datetime, now: datetime, probing: set[str]
     ) -> None:
-        newest = table.latest(now)
-        if newest is None or newest < first:
-            newest = first
         catch_up = books.schedule.catch_up
         if catch_up == "all":
             self._run_all(books, table, first, newest, now, probing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -163,6 +163,7 @@ async def retried(attempt: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("unreachable")
 
 
-def columns(rows: Any, count: int) -> list[list[Any]]:
-    """Rows turned into arrays for `unnest`."""
-    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(count)]
+def columns(rows: Any, count: int) -> list[Sequence[Any]]:
+    """Rows turned into arrays for `unnest`. One of nothing but null is left empty: unnest fills it up."""
+    found = list(zip(*rows, strict=True)) or [()] * count
+    return [column if any(value is not None for value in column) else () for column in found]

@@ -178,7 +178,8 @@ async def _write(
     connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...]
 ) -> Fired:
     ticks = [
-        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority, tick.place,
+        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority,
+         None if tick.place == "ready" else tick.place,
          tick.reason, tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count,
          d.schedule.concurrency_limit > 0, d.schedule.job_limited, d.schedule.lock_timeout_seconds)
         for d in decisions for tick in d.ticks

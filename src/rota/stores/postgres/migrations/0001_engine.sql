@@ -175,7 +175,7 @@ create index waiting_for_job on rota.waiting (job_id, rank, id) where by_job;
 -- Slots that are taken. A slot given to a run that nobody has started yet does not expire: it has no holder to fail.
 create table rota.scheduler_locks (
     lock_token      uuid not null unique default gen_random_uuid(),
-    config_id       integer references rota.scheduler_configs (id) on delete cascade,
+    config_id       integer,
     job_id          text,
     run_id          bigint unique,
     replica_id      integer,
@@ -207,6 +207,7 @@ begin
     select r.run_at, r.id from left_over join rota.job_runs r using (id)
     on conflict do nothing;
     update rota.scheduler_locks set config_id = null where config_id = old.id and job_id is not null;
+    delete from rota.scheduler_locks where config_id = old.id;
     update rota.job_runs set config_id = null where config_id = old.id;
     return old;
 end $$;

@@ -118,13 +118,16 @@ order by job_id for update
 -- The schedules are locked, and nobody makes a tick without that: a tick that is not there now will not be.
 with clock as materialized (select rota.rota_now() as now),
 tick as materialized (
-    select nextval('rota.job_runs_id_seq') as id, t.*, rota.rank(t.due_at, t.priority) as rank
+    select nextval('rota.job_runs_id_seq') as id, t.config_id, t.job_id, t.key, t.parameters, t.priority,
+           coalesce(t.place, 'ready') as place, t.reason, t.due_at, t.missed_from, t.missed_to, t.missed_count,
+           t.by_config, t.by_job, t.timeout_seconds, rota.rank(t.due_at, t.priority) as rank
     from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[],
                 $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::bigint[], $12::boolean[],
                 $13::boolean[], $14::integer[])
         as t (config_id, job_id, key, parameters, priority, place, reason, due_at, missed_from, missed_to, missed_count,
               by_config, by_job, timeout_seconds)
-    where not exists (select from rota.job_runs r where r.config_id = t.config_id and r.idempotency_key = t.key)
+    -- As a value, and not as a join, which might read all ticks there are.
+    where (select r.id from rota.job_runs r where r.config_id = t.config_id and r.idempotency_key = t.key) is null
 ),
 made as (
     insert into rota.job_runs
@@ -151,16 +154,19 @@ made_wait as (
     select rank, id, job_id, config_id, by_config, by_job from tick where place = 'waiting'
 ),
 took_slot as (
-    insert into rota.scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, expires_at)
-    select config_id, id, timeout_seconds, now, 'infinity' from tick, clock where place = 'ready' and by_config
+    -- Unique is enough for this token, and a random one takes longer than all the rest of the row.
+    insert into rota.scheduler_locks (lock_token, config_id, run_id, timeout_seconds, acquired_at, expires_at)
+    select md5(id::text || '-' || rank::text)::uuid, config_id, id, timeout_seconds, now, 'infinity'
+    from tick, clock where place = 'ready' and by_config
 ),
 advanced as (
     update rota.scheduler_configs c
     set next_run_at = s.next_run_at, invalid_reason = s.invalid_reason, version = c.version + 1,
         paused_at = null, resumed_at = null, tzdata = $19
-    from unnest($15::integer[], $16::bigint[], $17::timestamptz[], $18::text[])
-        as s (id, version, next_run_at, invalid_reason)
-    where c.id = s.id and c.version = s.version
+    from (select f.*, (select d.ctid from rota.scheduler_configs d where d.id = f.id and d.version = f.version) as place
+          from unnest($15::integer[], $16::bigint[], $17::timestamptz[], $18::text[])
+              as f (id, version, next_run_at, invalid_reason)) as s
+    where c.ctid = s.place
     returning c.id
 )
 select count(*) filter (where place = 'ready') as ready, count(*) filter (where place <> 'none') as runs,
