@@ -56,7 +56,16 @@ PEERS = {
     for peer in (
         Peer("pgqueuer", ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")),
         Peer("procrastinate", ("procrastinate==3.10.0", "psycopg[binary,pool]==3.3.8", "uvloop==0.23.0")),
-        Peer("apscheduler", ("apscheduler==4.0.0a6", "sqlalchemy==2.1.8", "asyncpg==0.32.0", "uvloop==0.23.0")),
+        Peer(
+            "apscheduler",
+            (
+                "apscheduler==4.0.0a6",
+                "sqlalchemy[asyncio]==2.1.8",
+                "anyio==4.9.0",
+                "asyncpg==0.32.0",
+                "uvloop==0.23.0",
+            ),
+        ),
         Peer("dbos", ("dbos==3.3.0", "psycopg[binary]==3.3.8")),
         Peer("graphile-worker", ("graphile-worker@0.18.0",)),
         Peer("pg-boss", ("pg-boss@12.35.0",)),
