@@ -7,12 +7,16 @@ import json
 import os
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import asyncpg
+
 from bench.peers.install import PeerFailed
 
+# What ends the measuring of one peer, and of that one only.
+FAILURES = (PeerFailed, TimeoutError, OSError, asyncpg.PostgresError)
 # Every start of a long drain comes in one line.
 LONGEST_LINE = 64 * 1024 * 1024
 
@@ -81,3 +85,23 @@ async def driven(peer: Asked, url: str, *words: str) -> AsyncIterator[Driver]:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@asynccontextmanager
+async def workers(peer: Asked, url: str, count: int, command: str = "work") -> AsyncIterator[list[Driver]]:
+    """So many workers, each a process, that are about to work."""
+    async with AsyncExitStack() as stack:
+        drivers = [await stack.enter_async_context(driven(peer, url, command)) for _ in range(count)]
+        for driver in drivers:
+            await driver.answer()
+        yield drivers
+
+
+async def answer(peer: Asked, url: str, command: str, count: int | None = None) -> Any:
+    """One question to a process that is there for no other."""
+    async with driven(peer, url, command, *([] if count is None else [str(count)])) as driver:
+        return await driver.answer()
+
+
+def left_out(peer: Asked, error: BaseException) -> None:
+    print(f"  {peer.name} {peer.version} left out: {str(error) or 'it did not answer in time'}", flush=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 
 from bench.machine import Bench, percentile
-from bench.peers.conversation import Asked, Driver, driven
+from bench.peers import idle
+from bench.peers.conversation import FAILURES, Asked, Driver, answer, left_out, workers
 from bench.peers.install import PEERS, PeerFailed
 
 
@@ -26,13 +26,12 @@ class Pace:
     drain: int = 100_000
     slow: int = 2000
     pickups: int = 60
-    settle: float = 11.0
+    settle: float = 3.0
     idle: float = 10.0
     ticks: float = 10.0
 
 
 LONGEST = 60.0
-TRANSACTIONS = "select xact_commit + xact_rollback from pg_stat_database where datname = $1"
 QUICK = Pace(one=100, many=2000, drain=2000, slow=200, pickups=10, settle=1.0, idle=2.0, ticks=3.0)
 
 
@@ -48,23 +47,23 @@ async def ask_all(bench: Bench, peers: Sequence[Asked], pace: Pace) -> None:
             await asyncio.to_thread(peer.install)
             await _figures(bench, peer, pace)
             able.append(peer)
-        except (PeerFailed, TimeoutError, OSError) as error:
-            _left_out(peer, error)
-    # Idle workers do not disturb one another, and counting takes long: all of them at once.
-    for peer, figure in zip(able, await asyncio.gather(*(_idle(bench, peer, pace) for peer in able)), strict=True):
-        if isinstance(figure, Exception):
-            _left_out(peer, figure)
-        else:
-            _add(bench, peer, "idle queries per second", figure, "/s")
+        except FAILURES as error:
+            left_out(peer, error)
+        bench.forget()
+    with bench.server() as server:
+        sent = await idle.statements(server, able, pace.settle, pace.idle)
+    for peer in able:
+        if peer.name in sent:
+            _add(bench, peer, "idle queries per second", sent[peer.name] / pace.idle, "/s")
 
 
 async def _figures(bench: Bench, peer: Asked, pace: Pace) -> None:
     url, able = await _new(bench, peer)
     jobs = pace.slow if able["slow"] else pace.drain
-    _add(bench, peer, "enqueue one by one", pace.one / await _answer(peer, url, "enqueue-one", pace.one), "/s")
+    _add(bench, peer, "enqueue one by one", pace.one / await answer(peer, url, "enqueue-one", pace.one), "/s")
     if able["bulk"]:
         many = min(jobs, pace.many)
-        _add(bench, peer, "enqueue_many, 1000 at a time", many / await _answer(peer, url, "enqueue-many", many), "/s")
+        _add(bench, peer, "enqueue_many, 1000 at a time", many / await answer(peer, url, "enqueue-many", many), "/s")
     for processes in (1, 2):
         rate = await _drain(bench, peer, jobs, processes)
         _add(bench, peer, f"drain, async no-op, {processes} process{'es' * (processes > 1)}", rate, "/s")
@@ -76,10 +75,10 @@ async def _figures(bench: Bench, peer: Asked, pace: Pace) -> None:
 async def _drain(bench: Bench, peer: Asked, count: int, processes: int) -> float:
     """Jobs a second, from the first handler's start until the queue's table has nothing unfinished."""
     url, able = await _new(bench, peer)
-    await _answer(peer, url, "enqueue-many", count)
+    await answer(peer, url, "enqueue-many", count)
     async with _connection(url) as connection:
         await connection.execute("vacuum analyze")
-        async with _workers(peer, url, processes) as drivers:
+        async with workers(peer, url, processes) as drivers:
             first = await _started(drivers, count)
             async with asyncio.timeout(30):
                 while await connection.fetchval(able["left"]):
@@ -90,11 +89,11 @@ async def _drain(bench: Bench, peer: Asked, count: int, processes: int) -> float
 async def _pickups(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
     """Milliseconds from the commit until the handler starts, the worker being idle."""
     url, _ = await _new(bench, peer)
-    async with _workers(peer, url, 1) as drivers:
+    async with workers(peer, url, 1) as drivers:
         warm = pace.pickups // 10 + 1
-        await _answer(peer, url, "enqueue-many", warm)
+        await answer(peer, url, "enqueue-many", warm)
         await _started(drivers, warm)
-        sent = dict(await _answer(peer, url, "pickup", pace.pickups))
+        sent = dict(await answer(peer, url, "pickup", pace.pickups))
         await _started(drivers, warm + pace.pickups)
         starts = (await drivers[0].ask("starts"))[warm:]
     return [max(0.0, at - sent[number]) * 1000 for at, number in starts]
@@ -103,7 +102,7 @@ async def _pickups(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
 async def _lateness(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
     """Milliseconds from the second that is due until its handler starts, with two replicas."""
     url, _ = await _new(bench, peer)
-    async with _workers(peer, url, 2, "tick") as drivers:
+    async with workers(peer, url, 2, "tick") as drivers:
         await _started(drivers, 2)
         since = time.time()
         await asyncio.sleep(pace.ticks)
@@ -112,21 +111,6 @@ async def _lateness(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
     if not late:
         raise PeerFailed("no tick came")
     return late
-
-
-async def _idle(bench: Bench, peer: Asked, pace: Pace) -> float | Exception:
-    """Transactions a second that one idle worker makes. A backend may keep its counts back for ten seconds."""
-    try:
-        url, _ = await _new(bench, peer)
-        # Asked in another database, so that asking is not counted.
-        async with _connection(await _database(bench)) as elsewhere, _workers(peer, url, 1):
-            await asyncio.sleep(pace.settle)
-            before, began = await elsewhere.fetchval(TRANSACTIONS, urlsplit(url).path[1:]), time.monotonic()
-            await asyncio.sleep(pace.idle)
-            after = await elsewhere.fetchval(TRANSACTIONS, urlsplit(url).path[1:])
-            return float(after - before) / (time.monotonic() - began)
-    except (PeerFailed, TimeoutError, OSError) as error:
-        return error
 
 
 async def _started(drivers: list[Driver], count: int) -> float:
@@ -141,24 +125,10 @@ async def _started(drivers: list[Driver], count: int) -> float:
         await asyncio.sleep(0.05)
 
 
-@asynccontextmanager
-async def _workers(peer: Asked, url: str, count: int, command: str = "work") -> AsyncIterator[list[Driver]]:
-    async with AsyncExitStack() as stack:
-        drivers = [await stack.enter_async_context(driven(peer, url, command)) for _ in range(count)]
-        for driver in drivers:
-            await driver.answer()
-        yield drivers
-
-
-async def _answer(peer: Asked, url: str, command: str, count: int | None = None) -> Any:
-    async with driven(peer, url, command, *([] if count is None else [str(count)])) as driver:
-        return await driver.answer()
-
-
 async def _new(bench: Bench, peer: Asked) -> tuple[str, dict[str, Any]]:
     """A database with the peer's tables, and what the peer can do."""
     url = await _database(bench)
-    return url, await _answer(peer, url, "setup")
+    return url, await answer(peer, url, "setup")
 
 
 async def _database(bench: Bench) -> str:
@@ -181,7 +151,3 @@ def _spread(bench: Bench, peer: Asked, what: str, values: list[float]) -> None:
 
 def _add(bench: Bench, peer: Asked, what: str, value: float, unit: str) -> None:
     bench.add(what, value, unit, system=peer.name, version=peer.version)
-
-
-def _left_out(peer: Asked, error: Exception) -> None:
-    print(f"  {peer.name} {peer.version} left out: {str(error) or 'it did not answer in time'}", flush=True)
