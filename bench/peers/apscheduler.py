@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from apscheduler import AsyncScheduler, ConflictPolicy, current_job
 from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore
 from apscheduler.eventbrokers.asyncpg import AsyncpgEventBroker
-from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from bench.peers import driver
@@ -64,7 +64,7 @@ class Peer(driver.Peer):
             if ticking:
                 await scheduler.configure_task("tick", func=tick, max_running_jobs=None)
                 await scheduler.add_schedule(
-                    "tick", CronTrigger(second="*"), id="tick", conflict_policy=ConflictPolicy.do_nothing
+                    "tick", IntervalTrigger(seconds=1), id="tick", conflict_policy=ConflictPolicy.do_nothing
                 )
             await scheduler.run_until_stopped()
 

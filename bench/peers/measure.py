@@ -69,7 +69,8 @@ async def _figures(bench: Bench, peer: Asked, pace: Pace) -> None:
         _add(bench, peer, f"drain, async no-op, {processes} process{'es' * (processes > 1)}", rate, "/s")
     _spread(bench, peer, "pick-up", await _pickups(bench, peer, pace))
     if able["ticks"]:
-        _spread(bench, peer, "tick lateness", await _lateness(bench, peer, pace))
+        late, gaps = await _lateness(bench, peer, pace)
+        _spread(bench, peer, "tick lateness", late, ticks=len(late), missed=gaps)
 
 
 async def _drain(bench: Bench, peer: Asked, count: int, processes: int) -> float:
@@ -99,18 +100,23 @@ async def _pickups(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
     return [max(0.0, at - sent[number]) * 1000 for at, number in starts]
 
 
-async def _lateness(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
-    """Milliseconds from the second that is due until its handler starts, with two replicas."""
+async def _lateness(bench: Bench, peer: Asked, pace: Pace) -> tuple[list[float], int]:
+    """Milliseconds from the second that is due until its handler starts, with two replicas; and how many never came."""
     url, _ = await _new(bench, peer)
     async with workers(peer, url, 2, "tick") as drivers:
         await _started(drivers, 2)
         since = time.time()
         await asyncio.sleep(pace.ticks)
         starts = [start for driver in drivers for start in await driver.ask("starts")]
-    late = [max(0.0, at - due) * 1000 for at, due in starts if at > since]
-    if not late:
+    starts = [(at, due) for at, due in starts if at > since]
+    if not starts:
         raise PeerFailed("no tick came")
-    return late
+    return [(at - due) * 1000 for at, due in starts], missed([due for _, due in starts])
+
+
+def missed(due: list[float]) -> int:
+    """Seconds between the first and the last that nobody was started for: lateness alone would hide them."""
+    return round(max(due) - min(due)) + 1 - len({round(instant - min(due)) for instant in due})
 
 
 async def _started(drivers: list[Driver], count: int) -> float:
@@ -144,10 +150,10 @@ async def _connection(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-def _spread(bench: Bench, peer: Asked, what: str, values: list[float]) -> None:
+def _spread(bench: Bench, peer: Asked, what: str, values: list[float], **more: int) -> None:
     for share in (50, 99):
-        _add(bench, peer, f"{what} p{share}", percentile(values, share / 100), "ms")
+        _add(bench, peer, f"{what} p{share}", percentile(values, share / 100), "ms", **more)
 
 
-def _add(bench: Bench, peer: Asked, what: str, value: float, unit: str) -> None:
-    bench.add(what, value, unit, system=peer.name, version=peer.version)
+def _add(bench: Bench, peer: Asked, what: str, value: float, unit: str, **more: int) -> None:
+    bench.add(what, value, unit, system=peer.name, version=peer.version, **more)

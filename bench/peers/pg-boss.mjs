@@ -1,9 +1,10 @@
-// pg-boss: woken by NOTIFY, batches that go on while they come back full; its schedules go by the minute: no ticks.
+// pg-boss: woken by NOTIFY, two loops of large batches that go on while they come back full. Its schedules go by the
+// minute, so there are no ticks.
 
 import { load, main, url } from "./driver.mjs";
 
 const { PgBoss } = await load("pg-boss");
-const BATCH = 500;
+const BATCH = 1000;
 
 async function start(options) {
   const boss = new PgBoss({ connectionString: url, ...options });
@@ -32,7 +33,7 @@ main({
 
   async work(started) {
     const boss = await start({ useListenNotify: true });
-    await boss.work("noop", { batchSize: BATCH, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }, async (jobs) => {
+    await boss.work("noop", { batchSize: BATCH, localConcurrency: 2, burstWhenBatchFull: true }, async (jobs) => {
       for (const job of jobs) started(job.data.number);
     });
   },

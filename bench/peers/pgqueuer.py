@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 import asyncpg
 from pgqueuer import PgQueuer
@@ -13,7 +14,7 @@ from pgqueuer.queries import Queries
 
 from bench.peers import driver
 
-BATCH = 500
+BATCH = 1000
 
 
 class Client:
@@ -59,8 +60,10 @@ class Peer(driver.Peer):
 
             @service.schedule("tick", "* * * * * *")
             async def tick(schedule: Schedule) -> None:
-                # The row already has the next instant, so this one is the whole second that has just begun.
-                started(datetime.now(UTC).replace(microsecond=0).timestamp())
+                # The row already has the next instant; this one was the first whole second after the last run. Not the
+                # second that has just begun: a tick that is a second late would pass for one in time.
+                last = schedule.last_run.timestamp() if schedule.last_run else time.time() - 1
+                started(math.floor(last) + 1)
 
             await service.run(batch_size=BATCH)
 

@@ -1,4 +1,4 @@
-"""procrastinate: psycopg with its C part, LISTEN on, a hundred jobs at once."""
+"""procrastinate: psycopg with its C part, LISTEN on, thirty jobs at once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Peer(driver.Peer):
                 async def tick(timestamp: int) -> None:
                     started(timestamp)
 
-            await app.run_worker_async(concurrency=100, install_signal_handlers=False)
+            await app.run_worker_async(concurrency=30, install_signal_handlers=False)
 
 
 if __name__ == "__main__":

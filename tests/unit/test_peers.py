@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.machine import Bench
 from bench.peers.install import PEERS, ROOT, Peer, PeerFailed
-from bench.peers.measure import Pace, ask_all
+from bench.peers.measure import Pace, ask_all, missed
 
 BRIEF = Pace(one=20, many=100, drain=1, slow=100, pickups=3, settle=0.1, idle=0.5, ticks=0.2)
 
@@ -75,3 +75,9 @@ def test_a_peer_is_pinned_and_runs_in_its_own_environment() -> None:
         assert peer.version
         assert peer.home.parent == ROOT / ".peers"
         assert (ROOT / "bench" / "peers" / f"{peer.name}.{'mjs' if peer.node else 'py'}").exists()
+
+
+def test_seconds_that_nobody_was_started_for_are_counted_whatever_the_lateness_of_the_others() -> None:
+    assert missed([10.0, 11.0, 12.0]) == 0
+    assert missed([10.15, 12.15, 14.15]) == 2
+    assert missed([10.0, 10.0, 13.0]) == 2
