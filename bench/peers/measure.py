@@ -97,7 +97,7 @@ async def _pickups(bench: Bench, peer: Asked, pace: Pace) -> list[float]:
         sent = dict(await answer(peer, url, "pickup", pace.pickups))
         await _started(drivers, warm + pace.pickups)
         starts = (await drivers[0].ask("starts"))[warm:]
-    return [max(0.0, at - sent[number]) * 1000 for at, number in starts]
+    return [(at - sent[number]) * 1000 for at, number in starts]
 
 
 async def _lateness(bench: Bench, peer: Asked, pace: Pace) -> tuple[list[float], int]:
@@ -150,10 +150,10 @@ async def _connection(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-def _spread(bench: Bench, peer: Asked, what: str, values: list[float], **more: int) -> None:
+def _spread(bench: Bench, peer: Asked, what: str, values: list[float], **more: Any) -> None:
     for share in (50, 99):
         _add(bench, peer, f"{what} p{share}", percentile(values, share / 100), "ms", **more)
 
 
-def _add(bench: Bench, peer: Asked, what: str, value: float, unit: str, **more: int) -> None:
+def _add(bench: Bench, peer: Asked, what: str, value: float, unit: str, **more: Any) -> None:
     bench.add(what, value, unit, system=peer.name, version=peer.version, **more)
