@@ -14,6 +14,8 @@ from pathlib import Path
 
 from bench import drain, enqueue, idle, lateness, long, memory, pickup, replicas, report, schedules
 from bench.machine import Bench
+from bench.peers.install import PEERS
+from bench.peers.measure import measure as measure_peers
 
 PARTS = {
     "enqueue": enqueue.measure,
@@ -41,6 +43,9 @@ def main() -> None:
         path = options.json or stem.with_suffix(".json")
         try:
             _measure(bench, options.only)
+            if options.peers is not None:
+                print("peers", flush=True)
+                asyncio.run(measure_peers(bench, options.peers))
         finally:
             bench.close()
             found = report.result(bench)
@@ -58,6 +63,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small counts: see that it runs")
     parser.add_argument("--long", action="store_true", help="two million runs in the part `long`: minutes more")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS), help="some of the parts")
+    parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="measure these too, or all of them")
     parser.add_argument("--json", type=Path, help=f"keep the figures here instead of in {RESULTS}/")
     parser.add_argument("--compare", type=Path, help="an earlier result to compare with")
     parser.add_argument("--show", type=Path, help="print and draw this result again instead of measuring")
