@@ -51,8 +51,11 @@ class Attempt:
     def succeeded(self, value: Any) -> Outcome:
         claim = self.claim
         if value is None:
-            plain = not claim.slot and claim.config_id is None and self.job.policies.breaker is None
-            return Outcome(id=claim.id, token=claim.token, state="succeeded", slot=claim.slot, plain=plain)
+            plain = self.job.policies.breaker is None
+            return Outcome(
+                id=claim.id, token=claim.token, state="succeeded", slot=claim.slot, plain=plain,
+                scheduled=claim.config_id is not None,
+            )  # fmt: skip
         try:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, OverflowError) as error:

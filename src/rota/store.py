@@ -211,7 +211,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     then: NewRun | None = None
     """A run to be made in the same transaction, if the outcome is accepted."""
     plain: bool = False
-    """A success on which nothing hangs: no result, no slot, no schedule, no breaker."""
+    """A success that leaves nothing but the fact: no result, and no breaker that counts it."""
+    scheduled: bool = False
+    """The run belongs to a schedule, which keeps count."""
 
 
 class Finished(Row, frozen=True, kw_only=True):

@@ -128,11 +128,11 @@ class PostgresRuns(PostgresBase):
     async def _finish_plain(
         self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None
     ) -> Finished:
-        ids, tokens = [o.id for o in outcomes], [o.token for o in outcomes]
-        some = await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on)
-        if some is None:
-            return Finished(accepted=frozenset(ids), lost=(), freed=False)
-        return await self._explained(outcomes, frozenset(some), False, on)
+        ids, tokens, slots = [o.id for o in outcomes], [o.token for o in outcomes], [o.id for o in outcomes if o.slot]
+        [row] = await self.fetch("finish_runs.plain", ids, tokens, slots, list(closed), on=on)
+        if row["accepted"] is None:
+            return Finished(accepted=frozenset(ids), lost=(), freed=row["freed"])
+        return await self._explained(outcomes, frozenset(row["accepted"]), row["freed"], on)
 
     async def _explained(
         self, outcomes: Sequence[Outcome], accepted: frozenset[int], freed: bool, on: pg.Connection | None

@@ -75,7 +75,8 @@ def _finish_within(db: Session, outcome: Outcome) -> Finished:
 
 def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
     now = db.now()
-    plain, rest = [o for o in outcomes if o.plain], [o for o in outcomes if not o.plain]
+    plain = [o for o in outcomes if o.plain and not o.slot and not o.scheduled]
+    rest = [o for o in outcomes if not o.plain or o.slot or o.scheduled] if len(plain) < len(outcomes) else []
     refused = _record_plain(db, plain, now) if plain else []
     accepted = {o.id for o in plain}.difference(o.id for o in refused)
     done = _record(db, rest, now) if rest else []

@@ -44,10 +44,9 @@ create table rota.scheduler_configs (
     updated_at           timestamptz not null default rota.rota_now(),
     unique (job_id, name)
 );
-create index scheduler_configs_enabled on rota.scheduler_configs (enabled, priority);
--- One that has no time yet is due at once.
-create index scheduler_configs_due on rota.scheduler_configs (priority, (coalesce(next_run_at, '-infinity')))
-    where enabled and invalid_reason is null;
+-- In the order in which they are taken. One that has no time yet is due at once.
+create index scheduler_configs_due
+    on rota.scheduler_configs (enabled, priority, (coalesce(next_run_at, '-infinity'))) where invalid_reason is null;
 
 -- The priorities that schedules have: one step of the index for each, however many schedules have it.
 create view rota.priorities as
@@ -99,7 +98,7 @@ create trigger schedules_changed
     on rota.scheduler_configs for each statement execute function rota.schedules_changed();
 
 create table rota.schedule_stats (
-    config_id     integer primary key references rota.scheduler_configs (id) on delete cascade,
+    config_id     integer primary key,
     last_run_at   timestamptz,
     last_state    text,
     run_count     bigint not null default 0,
@@ -208,6 +207,7 @@ begin
     on conflict do nothing;
     update rota.scheduler_locks set config_id = null where config_id = old.id and job_id is not null;
     delete from rota.scheduler_locks where config_id = old.id;
+    delete from rota.schedule_stats where config_id = old.id;
     update rota.job_runs set config_id = null where config_id = old.id;
     return old;
 end $$;

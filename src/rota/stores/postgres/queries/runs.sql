@@ -72,8 +72,8 @@ batch as (
 held as (
     update rota.scheduler_locks l
     set replica_id = $2, expires_at = clock.now + l.timeout_seconds * interval '1 second'
-    from popped join claimed using (id), clock
-    where popped.slot and l.run_id = popped.id
+    from clock
+    where l.run_id = any(array(select id from popped where slot))
 )
 select id, job_id, attempt, losses, parameters, idempotency_key, due, config_id, correlation_id, slot, rank
 from claimed join popped using (id)
@@ -110,24 +110,39 @@ from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = 
 where c.token = $1
 
 -- name: finish_runs.plain
--- Nothing hangs on these: two arrays in, one update. The case keeps the pairs a look-up in a hash, and not a join that
--- would look for each run by itself.
+-- Successes that leave nothing but the fact. The case keeps the pairs a look-up in a hash, and not a join that would look
+-- for each run by itself.
 with clock as materialized (select rota.rota_now() as now),
 done as (
     update rota.job_runs r set state = 'succeeded', finished_at = clock.now
     from clock
     where r.id = any($1::bigint[]) and r.state = 'running'
         and case when (r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[])) then true else false end
-    returning r.id
+    returning r.id, r.config_id, r.started_at
 ),
 used_up as (
-    delete from rota.claims where token = any($3::bigint[])
+    delete from rota.claims where token = any($4::bigint[])
 ),
 answered as (
     delete from rota.cancellations c using done
     where c.run_id = done.id and (select exists (select from rota.cancellations))
+),
+freed as (
+    delete from rota.scheduler_locks l
+    where l.run_id = any($3::bigint[]) and case when l.run_id in (select id from done) then true else false end
+    returning l.config_id, l.job_id
+),
+counted as (
+    insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count)
+    select config_id, max(started_at), 'succeeded', count(*) from done where config_id is not null
+    group by config_id order by config_id
+    on conflict (config_id) do update
+        set last_run_at = greatest(s.last_run_at, excluded.last_run_at), last_state = excluded.last_state,
+            run_count = s.run_count + excluded.run_count
 )
-select case when (select count(*) from done) < cardinality($1) then array(select id from done) end
+select case when (select count(*) from done) < cardinality($1) then array(select id from done) end as accepted,
+       exists (select from freed f join rota.waiting w on w.by_config and w.config_id = f.config_id)
+           or exists (select from freed f join rota.waiting w on w.by_job and w.job_id = f.job_id) as freed
 
 -- name: finish_runs
 with clock as materialized (select rota.rota_now() as now),

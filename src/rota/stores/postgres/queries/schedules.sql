@@ -154,9 +154,9 @@ made_wait as (
     select rank, id, job_id, config_id, by_config, by_job from tick where place = 'waiting'
 ),
 took_slot as (
-    -- Unique is enough for this token, and a random one takes longer than all the rest of the row.
+    -- A token need only be unique; a random one takes longer than the rest of the row.
     insert into rota.scheduler_locks (lock_token, config_id, run_id, timeout_seconds, acquired_at, expires_at)
-    select md5(id::text || '-' || rank::text)::uuid, config_id, id, timeout_seconds, now, 'infinity'
+    select ('00000000-0000-4000-8000-' || lpad(to_hex(id), 12, '0'))::uuid, config_id, id, timeout_seconds, now, 'infinity'
     from tick, clock where place = 'ready' and by_config
 ),
 advanced as (
