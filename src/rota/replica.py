@@ -79,7 +79,8 @@ class Heart(Service):
         replica.take_in(pulse)
         if pulse.suspects:
             return SECOND_LOOK
-        return settings.beat * (1.0 if replica.crew.holding or pulse.caretaker else 2.0)
+        busy = replica.crew.holding or (pulse.caretaker and not pulse.alone)
+        return settings.beat * (1.0 if busy else 2.0)
 
     async def stop(self) -> None:
         lifeline, self._lifeline = self._lifeline, None
@@ -230,8 +231,9 @@ class Replica:
         """Ask the handlers' loop for a sign; report how long it has been silent."""
         if self._handlers is None or self._handlers.is_closed():
             return
-        if self._asked is not None:
-            silent = steady() - self._asked
+        asked = self._asked  # the other thread may take it back at any moment
+        if asked is not None:
+            silent = steady() - asked
             if silent > _BLOCKED_AFTER:
                 self.emit(LoopBlocked(silent, self.crew.running()))
             return

@@ -283,6 +283,8 @@ class Pulse(Row, frozen=True, kw_only=True):
     """Only for the caretaker: replicas whose beat is older than `dead_after`."""
     caretaker: bool = False
     """This replica is the one that looks after the dead."""
+    alone: bool = False
+    """There is no other replica to look after."""
 
 
 class Buried(Row, frozen=True, kw_only=True):

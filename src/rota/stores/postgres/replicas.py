@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import asyncpg
 import msgspec
 
 from rota.errors import StoreUnavailable
@@ -49,6 +48,9 @@ class PostgresReplicas(PostgresBase):
         return await self.whole(transition)
 
     async def bury(self, dead: Sequence[int]) -> Buried:
+        if not dead:
+            return await self._free(None, [], losses=1)
+
         async def transition(connection: pg.Connection) -> Buried:
             gone = await connection.fetch(
                 pg.QUERIES["bury.replicas"], pg.REPLICAS, list(dead), self.settings.dead_after
@@ -60,10 +62,8 @@ class PostgresReplicas(PostgresBase):
 
         return await self.whole(transition)
 
-    async def _free(self, connection: pg.Connection, ids: list[int], losses: int) -> Buried:
-        rows: list[asyncpg.Record] = await connection.fetch(
-            pg.QUERIES["bury.runs"], ids, losses, self.settings.dead_after
-        )
+    async def _free(self, connection: pg.Connection | None, ids: list[int], losses: int) -> Buried:
+        rows = await self.fetch("bury.runs", ids, losses, self.settings.dead_after, on=connection)
         return Buried(
             replicas=tuple(ids),
             requeued=tuple(row["id"] for row in rows if row["state"] == "queued"),
@@ -121,13 +121,12 @@ class PostgresLifeline(Lifeline):
         try:
             with pg.translated(self._settings.url):
                 async with asyncio.timeout(self._settings.lease):
-                    row = await self._connection.fetchrow(
-                        pg.QUERIES["beat"], self.replica_id, holding, self._caretaker, pg.CARETAKER
-                    )
-                    assert row is not None
+                    [row] = await self._connection.fetch(
+                        pg.QUERIES["beat"], self.replica_id, holding, self._caretaker, pg.CARETAKER, pg.REPLICAS,
+                        self._settings.dead_after,
+                    )  # fmt: skip
                     self._caretaker = row["caretaker"]
                     may_judge = self._may_judge(row["age"] or 0.0)
-                    suspects, stale = await self._look() if self._caretaker and may_judge else ((), ())
         except BaseException:
             # Cancelled or failed, the state of the session is unknown: it must not live on.
             await self.close()
@@ -138,16 +137,10 @@ class PostgresLifeline(Lifeline):
             ready=row["ready"],
             due_in=row["due_in"],
             caretaker=self._caretaker,
-            suspects=suspects,
-            stale=stale,
+            suspects=tuple(row["suspects"]) if may_judge else (),
+            stale=tuple(row["stale"]) if may_judge else (),
+            alone=row["alone"],
         )
-
-    async def _look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        rows = await self._connection.fetch(
-            pg.QUERIES["beat.look"], pg.REPLICAS, self.replica_id, self._settings.dead_after
-        )
-        judged = [row for row in rows if not row["excused"]]
-        return tuple(row["id"] for row in judged if row["free"]), tuple(row["id"] for row in judged if row["stale"])
 
     async def close(self) -> None:
         self.lost = None

@@ -34,6 +34,15 @@ renewed as (
     update rota.scheduler_locks l set expires_at = now + l.timeout_seconds * interval '1 second'
     from clock
     where $2 and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
+),
+-- Only the caretaker looks. After a restart of the server nobody holds a lock: those who have not beaten since get time
+-- to come back.
+looked as materialized (
+    select r.id, pg_try_advisory_xact_lock_shared($5, r.id) as free,
+           r.beat_at < clock_timestamp() - $6 * interval '1 second' as stale,
+           r.beat_at < pg_postmaster_start_time()
+               and pg_postmaster_start_time() > clock_timestamp() - $6 * interval '1 second' as excused
+    from rota.replicas r where $3 and r.id <> $1
 )
 select exists (select from beaten) as alive, (select age from before) as age,
        array(select run_id from rota.cancellations where replica_id = $1) as cancelled,
@@ -45,16 +54,11 @@ select exists (select from beaten) as alive, (select age from before) as age,
                 order by coalesce(c.next_run_at, '-infinity') limit 1) as front),
            (select min(run_at) from rota.delayed),
            case when exists (select from rota.waiting) then now end) - now)::float8 as due_in,
-       case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker
+       case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker,
+       array(select id from looked where free and not excused) as suspects,
+       array(select id from looked where stale and not excused) as stale,
+       not exists (select from rota.replicas where id <> $1) as alone
 from clock
-
--- name: beat.look
--- After a restart of the server nobody holds a lock: those who have not beaten since get time to come back.
-select r.id, pg_try_advisory_xact_lock_shared($1, r.id) as free,
-       r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
-       r.beat_at < pg_postmaster_start_time()
-           and pg_postmaster_start_time() > clock_timestamp() - $3 * interval '1 second' as excused
-from rota.replicas r where r.id <> $2
 
 -- name: bury.replicas
 -- Looked at once more: one that came back holds its lock and beats.
