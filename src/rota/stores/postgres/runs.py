@@ -27,9 +27,12 @@ _MAYBE_DONE = (
 _ENQUEUE = pg.QUERIES["enqueue"]
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
-# Without and with keys. New ids collide with nothing, which is cheaper not to look for; any collision is looked into.
-_FRESH = (_ENQUEUE.replace("/* on conflict */", ""), _ENQUEUE.replace("/* on conflict */", _KEYED))
+# Without and with keys. New ids collide with nothing, and most keys are new, which is cheaper not to look for; after a
+# collision keys are looked for, for a while. What was tried before may be there in any way.
+_FRESH = (_ENQUEUE.replace("/* on conflict */", ""),) * 2
+_CAREFUL = (_FRESH[0], _ENQUEUE.replace("/* on conflict */", _KEYED))
 _KNOWN = (_ENQUEUE.replace("/* on conflict */", "on conflict do nothing"),) * 2
+_CAREFUL_FOR = 10.0
 
 
 class PostgresRuns(PostgresBase):
@@ -37,6 +40,7 @@ class PostgresRuns(PostgresBase):
     _unanswered: frozenset[int] = frozenset()
     _claimed_up_to = 0
     _look_again_at = 0.0
+    _careful_until = 0.0
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
@@ -48,9 +52,11 @@ class PostgresRuns(PostgresBase):
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
         ids = await self._take_ids(len(runs))
         with pg.translated(self.settings.url):
+            known = _FRESH if steady() >= self._careful_until else _CAREFUL
             try:
-                return await pg.retried(lambda: self._enqueue(ids, runs, _FRESH))
+                return await pg.retried(lambda: self._enqueue(ids, runs, known))
             except _MAYBE_DONE:
+                self._careful_until = steady() + _CAREFUL_FOR
                 return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
