@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from rota.errors import StaleWrite
 from rota.events import Event, ScheduleContended, ScheduleInvalid, TicksFired, WriteContended
 from rota.service import Service
-from rota.store import Decide, Fired, Store
+from rota.store import Agenda, Decide, Fired, Store
 
 _BATCH = 1000
-_BATCH_LOCKED = 250  # advisory locks live in shared memory, which is small and everybody's
+_BATCH_LOCKED = 500  # advisory locks live in shared memory, which is small and everybody's
 _LONGEST_SLEEP = 60.0
 _BLOCKED = (0.05, 1.0)
 _WAITING = 1.0
@@ -48,14 +48,19 @@ class Scheduler(Service):
         self._made_ready = made_ready
         self._contended: dict[int, _Contention] = {}
         self._blocked = 0.0
+        self._agenda = Agenda(due=False, delayed=False, next_in=None, waiting=False)
+        self._more = False
 
     async def step(self) -> float | None:
-        agenda = await self._store.agenda(self._jobs)
-        moved, wait = 0, agenda.waiting
+        if not self._more:
+            self._agenda = await self._store.agenda(self._jobs)
+        agenda, moved, wait = self._agenda, 0, self._agenda.waiting
         if agenda.due:
             fired = await self._fire()
             self._made_ready(fired.ready)
             moved, wait = fired.schedules, wait or fired.runs > fired.ready
+            # As long as there is more than one transaction should do, nobody has to ask.
+            self._more = fired.schedules == self._batch
         if agenda.delayed:
             promoted = await self._store.promote_due(_BATCH)
             self._made_ready(promoted)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 import asyncpg
 import msgspec
 
+from rota.clock import steady
 from rota.errors import BadInput, NotFound, StaleWrite
 from rota.store import (
     Agenda,
@@ -27,10 +28,17 @@ from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 from rota.timetable import TZDATA_VERSION, next_by_rules
 
+_Front: TypeAlias = tuple[int, datetime, int]
+_NEVER = datetime(1, 1, 1, tzinfo=UTC)
+_FRONT: _Front = (-1, _NEVER, 0)
+_LOOK_AGAIN = 0.1
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
 class PostgresSchedules(PostgresBase):
+    _fired_up_to: _Front = _FRONT
+    _fire_anew_at = 0.0
+
     async def declare(self, jobs: Sequence[JobRow], schedules: Sequence[Declaration]) -> None:
         async def transition(connection: pg.Connection) -> None:
             keys = pg.columns(sorted((s.job_id, s.name) for s in schedules), 2)
@@ -113,10 +121,15 @@ class PostgresSchedules(PostgresBase):
     async def fire_due(
         self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
     ) -> Fired:
+        # Schedules that were advanced leave dead entries at the front of the index; while the going is good the scan
+        # starts behind them.
+        behind = self._fired_up_to if steady() < self._fire_anew_at else _FRONT
+
         async def transition(connection: pg.Connection) -> Fired:
             claimed = await connection.fetch(
-                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE
+                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *behind
             )
+            self._note_front(claimed, limit, anew=behind is _FRONT)
             contended = tuple(row["id"] for row in claimed if not row["locked"])
             due = await _due(connection, [row for row in claimed if row["locked"]])
             if not due:
@@ -124,7 +137,19 @@ class PostgresSchedules(PostgresBase):
             now: datetime = claimed[0]["now"]
             return await _write(connection, now, decide(now, due), contended)
 
-        return await self.whole(transition)
+        fired = await self.whole(transition)
+        if not fired.schedules and behind is not _FRONT:
+            return await self.fire_due(decide, jobs=jobs, limit=limit, advisory=advisory, leave=leave)
+        return fired
+
+    def _note_front(self, claimed: list[asyncpg.Record], limit: int, *, anew: bool) -> None:
+        if len(claimed) < limit:
+            self._fire_anew_at = 0.0
+            return
+        last = claimed[-1]
+        self._fired_up_to = (last["priority"], last["next_run_at"] or _NEVER, last["id"])
+        if anew:
+            self._fire_anew_at = steady() + _LOOK_AGAIN
 
     async def promote_due(self, limit: int) -> int:
         return int(await self.fetch_value("promote_due", limit))

@@ -46,7 +46,7 @@ create table rota.scheduler_configs (
 );
 -- In the order in which they are taken. One that has no time yet is due at once.
 create index scheduler_configs_due
-    on rota.scheduler_configs (enabled, priority, (coalesce(next_run_at, '-infinity'))) where invalid_reason is null;
+    on rota.scheduler_configs (enabled, priority, (coalesce(next_run_at, '-infinity')), id) where invalid_reason is null;
 
 -- The priorities that schedules have: one step of the index for each, however many schedules have it.
 create view rota.priorities as

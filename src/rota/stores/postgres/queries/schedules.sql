@@ -88,8 +88,11 @@ due as materialized (
         from rota.scheduler_configs c
         where c.enabled and c.invalid_reason is null and c.priority = p.priority
             and coalesce(c.next_run_at, '-infinity') <= (select now from clock)
+            and (coalesce(c.next_run_at, '-infinity'), c.id) >
+                (case when p.priority = $6 then $7::timestamptz else '-infinity' end,
+                 case when p.priority = $6 then $8::integer else 0 end)
             and c.job_id = any($1::text[]) and c.id <> all($2::integer[])
-        order by coalesce(c.next_run_at, '-infinity')
+        order by coalesce(c.next_run_at, '-infinity'), c.id
         limit $3
         for update of c skip locked
     ) as d
