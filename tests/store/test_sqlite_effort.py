@@ -168,7 +168,7 @@ def plan_of(path: Path, sql: str) -> Iterator[list[str]]:
     connection = apsw.Connection(str(path))
     try:
         # No parameter is needed to plan.
-        yield [row[3] for row in connection.execute(f"explain query plan {sql}", apsw._null_bindings)]
+        yield [row[3] for row in connection.execute(f"explain query plan {sql}", apsw._null_bindings)]  # type: ignore[attr-defined]
     finally:
         connection.close()
 
