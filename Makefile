@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults bench mutants lock clean
+.PHONY: demo test lint check soak faults bench bench-quick bench-long mutants lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
@@ -29,6 +29,12 @@ faults: $(VENV)/ready-dev  ## the fault tests, ROUNDS of each
 
 bench: $(VENV)/ready-dev  ## how fast, beside raw SQL in the same run
 	$(BIN)/python -m bench
+
+bench-quick: $(VENV)/ready-dev  ## see that the benchmark runs
+	$(BIN)/python -m bench --quick
+
+bench-long: $(VENV)/ready-dev  ## the same with two million runs in a queue
+	$(BIN)/python -m bench --long
 
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py

@@ -8,9 +8,8 @@ from typing import Any
 
 from tests.harness import execute
 
-from bench.machine import Bench, Stopwatch, raw_connection, workers
-from bench.service import app as service
-from rota import Rota
+from bench.enqueue import raw_sqlite
+from bench.machine import Bench, Stopwatch, client, raw_connection, workers
 
 CLAIM = """
 update raw_runs set state = 'running', started_at = clock_timestamp()
@@ -20,6 +19,14 @@ where id = any(array(
 returning id, args
 """
 FINISH = "update raw_runs set state = 'succeeded', finished_at = clock_timestamp() where id = any($1::bigint[])"
+FILL = "insert into raw_runs (job, args) select 'noop', '{\"n\": 1}' from generate_series(1, $1)"
+
+CLAIM_SQLITE = """
+update raw_runs set state = 'running', started_at = datetime('subsec')
+where id in (select id from raw_runs where state = 'queued' order by id limit 500)
+returning id, args
+"""
+FINISH_SQLITE = "update raw_runs set state = 'succeeded', finished_at = datetime('subsec') where id = ?"
 
 
 async def measure(bench: Bench) -> None:
@@ -27,91 +34,72 @@ async def measure(bench: Bench) -> None:
     raw = {n: await _raw(bench, count, n) for n in (1, 2)}
     for processes in (1, 2):
         rate = await _drain(bench, "postgres", "noop", count, processes)
-        bench.add(f"drain, async no-op, {processes} process(es)", rate, "/s", raw=raw[processes])
+        plural = "process" if processes == 1 else "processes"
+        bench.add(f"drain, async no-op, {processes} {plural}", rate, "/s", raw=raw[processes])
     rate = await _drain(bench, "postgres", "plain", count, 1)
     bench.add("drain, plain functions in threads, 1 process", rate, "/s", raw=raw[1])
-    rate = await _drain(bench, "sqlite", "noop", count, 1)
-    bench.add("drain, async no-op, 1 process", rate, "/s", store="sqlite", raw=_raw_sqlite(bench, count))
+    raw_rate = await asyncio.to_thread(_raw_sqlite, bench, count)
+    for name, what in (("noop", "async no-op"), ("plain", "plain functions in threads")):
+        rate = await _drain(bench, "sqlite", name, count, 1)
+        bench.add(f"drain, {what}, 1 process", rate, "/s", store="sqlite", raw=raw_rate)
+
+
+async def raw_drain(connection: Any) -> None:
+    while rows := await connection.fetch(CLAIM):
+        await connection.execute(FINISH, [row["id"] for row in rows])
 
 
 async def _raw(bench: Bench, count: int, connections: int) -> float:
     url = bench.database("postgres")
-
-    async def client(connection: Any) -> None:
-        while rows := await connection.fetch(CLAIM):
-            await connection.execute(FINISH, [row["id"] for row in rows])
-
     async with raw_connection(url) as first, raw_connection(url) as second:
-        await first.execute(
-            "insert into raw_runs (job, args) select 'noop', '{\"n\": 1}' from generate_series(1, $1)", count
-        )
+        await first.execute(FILL, count)
         await first.execute("vacuum analyze raw_runs")
         with Stopwatch() as watch:
-            await asyncio.gather(*(client(c) for c in (first, second)[:connections]))
+            await asyncio.gather(*(raw_drain(c) for c in (first, second)[:connections]))
     return count / watch.seconds
 
 
 def _raw_sqlite(bench: Bench, count: int) -> float:
-    import apsw
-
-    connection = apsw.Connection(bench.database("sqlite").removeprefix("sqlite:///"))
-    connection.execute("pragma journal_mode = wal; pragma synchronous = full")
-    connection.execute(
-        "create table raw_runs (id integer primary key, job text, args text, state text default 'queued', "
-        "started_at text, finished_at text); create index q on raw_runs (id) where state = 'queued'"
-    )
-    connection.execute("begin")
-    connection.executemany("insert into raw_runs (job, args) values ('noop', ?)", (('{"n": 1}',) for _ in range(count)))
-    connection.execute("commit")
+    connection = raw_sqlite(bench)
+    with connection:
+        connection.executemany("insert into raw_runs (job, args) values ('noop', ?)", [('{"n": 1}',)] * count)
     with Stopwatch() as watch:
-        while True:
-            rows = connection.execute(
-                "update raw_runs set state = 'running', started_at = datetime() where id in "
-                "(select id from raw_runs where state = 'queued' order by id limit 500) returning id, args"
-            ).fetchall()
-            if not rows:
-                break
-            connection.execute("begin immediate")
-            connection.executemany(
-                "update raw_runs set state = 'succeeded', finished_at = datetime() where id = ?",
-                ((r[0],) for r in rows),
-            )
-            connection.execute("commit")
+        while rows := connection.execute(CLAIM_SQLITE).fetchall():
+            with connection:
+                connection.executemany(FINISH_SQLITE, [(row[0],) for row in rows])
     return count / watch.seconds
 
 
 async def _drain(bench: Bench, store: str, name: str, count: int, processes: int) -> float:
     url = bench.database(store)
-    app = Rota(url)
-    async with app.client():
-        job = app.add_job(service.jobs[name].fn, name, service.jobs[name].policies)
-        for first in range(0, count, 5000):
-            await job.enqueue_many([job.call(n) for n in range(first, min(first + 5000, count))])
-        if store == "postgres":
-            for table in ("job_runs", "ready"):
-                await execute(url, f"vacuum analyze rota.{table}")
+    async with client(url) as app:
+        await fill(url, app.jobs[name], count)
         async with workers(url, processes):
-            await _all_done(url, count)
-        return count / await _span(url)
+            await all_done(url)
+    return count / await _span(url)
 
 
-async def _all_done(url: str, count: int) -> None:
+async def fill(url: str, job: Any, count: int) -> None:
+    for first in range(0, count, 5000):
+        await job.enqueue_many([job.call(n) for n in range(first, min(first + 5000, count))])
+    if not url.startswith("sqlite"):
+        for table in ("job_runs", "ready"):
+            await execute(url, f"vacuum analyze rota.{table}")
+
+
+async def all_done(url: str, within: float = 600.0) -> None:
     """Seldom asked, and cheaply: the question must not slow the answer."""
-    deadline = time.monotonic() + 600
-    while await execute(url, "select 1 from ready limit 1"):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.25)
-    while await execute(url, "select 1 from claims limit 1"):
-        await asyncio.sleep(0.05)
+    deadline = time.monotonic() + within
+    for table, pause in (("ready", 0.25), ("claims", 0.05)):
+        while await execute(url, f"select 1 from {table} limit 1"):
+            assert time.monotonic() < deadline, f"{table} is not empty after {within:g} s"
+            await asyncio.sleep(pause)
 
 
 async def _span(url: str) -> float:
     if url.startswith("sqlite"):
-        [(seconds,)] = await execute(
-            url, "select (julianday(max(finished_at)) - julianday(min(started_at))) * 86400 from job_runs"
-        )
+        seconds = "(julianday(max(finished_at)) - julianday(min(started_at))) * 86400"
     else:
-        [(seconds,)] = await execute(
-            url, "select extract(epoch from max(finished_at) - min(started_at))::float8 from job_runs"
-        )
-    return float(str(seconds))
+        seconds = "extract(epoch from max(finished_at) - min(started_at))::float8"
+    [(span,)] = await execute(url, f"select {seconds} from job_runs")
+    return float(str(span))

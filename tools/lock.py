@@ -14,10 +14,8 @@ RUN = ["--extra", "cli", "--group", "build"]
 
 def main() -> None:
     subprocess.run([*COMPILE, *RUN, "-o", "requirements.lock"], check=True)
-    subprocess.run(
-        [*COMPILE, *RUN, "--extra", "embedded", "--extra", "fast", "--group", "dev", "-o", "requirements-dev.lock"],
-        check=True,
-    )
+    dev = ["--extra", "embedded", "--extra", "fast", "--group", "dev", "--group", "bench"]
+    subprocess.run([*COMPILE, *RUN, *dev, "-o", "requirements-dev.lock"], check=True)
 
 
 if __name__ == "__main__":

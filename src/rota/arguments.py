@@ -81,8 +81,7 @@ class Arguments:
     def decode(self, parameters: str) -> dict[str, Any]:
         """Keyword arguments for the function."""
         try:
-            struct = self._decoder.decode(parameters)
-            values = {name: getattr(struct, name) for name in self._names}
+            values = msgspec.structs.asdict(self._decoder.decode(parameters))
             if self._open:
                 known = set(self._names)
                 values |= {k: v for k, v in msgspec.json.decode(parameters).items() if k not in known}

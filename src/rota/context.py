@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -92,8 +93,7 @@ class Context:
 
 def detached_context(job: str) -> Context:
     """For a function that is called outside of any run."""
-    now = datetime.now(UTC)
-    return Context(Claim(0, job, 0, 1, 0, "{}", None, now, None, "", False, 0))
+    return Context(Claim(0, 0, job, 1, 0, "{}", None, int(time.time() * 1e6), None, "", False, 0))
 
 
 def current_context() -> Context | None:

@@ -1,7 +1,7 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
-A NOTIFY inside each of them would make their commits wait for one another. One is under way at a time; what is hinted
-meanwhile goes out with the next.
+A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
+within the next moment goes out together at its end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import asyncio
 
 from rota.errors import RotaError
 from rota.store import Hint, Store
+
+
+_MOMENT = 0.005
 
 
 class Hinter:
@@ -25,11 +28,12 @@ class Hinter:
 
     async def _send(self) -> None:
         while self._wanted:
-            kind = self._wanted.pop()
-            try:
-                await self._store.hint(kind)
-            except RotaError:
-                return  # nothing depends on a hint
+            while self._wanted:
+                try:
+                    await self._store.hint(self._wanted.pop())
+                except RotaError:
+                    return  # nothing depends on a hint
+            await asyncio.sleep(_MOMENT)
 
     async def close(self) -> None:
         if self._task is not None:

@@ -6,19 +6,19 @@ Workers of a lane live long: a task or a thread per run would cost more than mos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from queue import SimpleQueue
 from typing import Any
 
 from rota.attempt import Attempt
 
 _YIELD_EVERY = 200
-_MOST_AHEAD = 500
-_AHEAD_SECONDS = 0.02
+_MOST_AHEAD = 2000
+_AHEAD_SECONDS = 0.04
 
 
 class Lane(ABC):
@@ -27,7 +27,8 @@ class Lane(ABC):
     def __init__(self, jobs: Sequence[str], places: int) -> None:
         self.jobs, self._places = list(jobs), places
         self.queue: deque[Attempt] = deque()
-        self.active = 0
+        self.held = 0
+        """Runs that were submitted and have not come back."""
         self._ahead = 0
         self._done_since = 0
         self.more = False
@@ -35,9 +36,8 @@ class Lane(ABC):
 
     def room(self) -> int:
         """How many runs to claim now: none while the queue is more than half full."""
-        held = self.active + len(self.queue)
         most = self._places + self._ahead
-        return most - held if held < self._places or held * 2 < most else 0
+        return most - self.held if self.held < self._places or self.held * 2 < most else 0
 
     def learn(self, seconds: float) -> None:
         """Claim ahead only what is gone in a moment, so that nobody else could have run it sooner."""
@@ -46,8 +46,11 @@ class Lane(ABC):
 
     def take_queued(self) -> list[Attempt]:
         """Give back what has not started."""
-        taken = list(self.queue)
-        self.queue.clear()
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.queue.popleft())
+        self.held -= len(taken)
         return taken
 
     @abstractmethod
@@ -71,6 +74,7 @@ class AsyncLane(Lane):
         self._context = contextvars.copy_context()
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
+        self.held += len(attempts)
         self.queue.extend(attempts)
         for _ in attempts:
             while self._idle:
@@ -100,11 +104,10 @@ class AsyncLane(Lane):
                 since_yield = 0
                 continue
             attempt = self.queue.popleft()
-            self.active += 1
             try:
                 await self._execute(attempt, task)
             finally:
-                self.active -= 1
+                self.held -= 1
                 self._done_since += 1
             if len(contextvars.copy_context()) != clean:
                 # The handler left context variables behind; they must not reach the next run.
@@ -124,7 +127,7 @@ class AsyncLane(Lane):
 
 
 class ThreadLane(Lane):
-    """Long-lived daemon threads, fed one by one, drained in batches."""
+    """Long-lived daemon threads that help themselves from the queue; what they have done is taken in batches."""
 
     def __init__(
         self,
@@ -135,48 +138,60 @@ class ThreadLane(Lane):
     ) -> None:
         super().__init__(jobs, places)
         self._execute, self._settle = execute, settle
-        self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._work_there = threading.Condition()
+        self._parked = 0
+        self._closed = False
         self._done: deque[tuple[Attempt, Any]] = deque()
-        self._draining = threading.Lock()
         self._drain_due = False
         self._loop = asyncio.get_running_loop()
         self._threads: list[threading.Thread] = []
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        self.queue.extend(attempts)
-        self._feed()
+        self.held += len(attempts)
+        with self._work_there:
+            self.queue.extend(attempts)
+            self._work_there.notify(len(attempts))
+            wanted = min(len(self.queue) - self._parked, self._places - len(self._threads))
+        for _ in range(wanted):
+            thread = threading.Thread(target=self._work, name=f"rota-job-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
-    def _feed(self) -> None:
-        while self.queue and self.active < self._places:
-            self.active += 1
-            if len(self._threads) < self.active:
-                thread = threading.Thread(target=self._work, name=f"rota-job-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._inbox.put(self.queue.popleft())
+    def _next(self) -> Attempt | None:
+        """The next one to run; waits for it. None when the lane is closed."""
+        while not self._closed:
+            try:
+                return self.queue.popleft()
+            except IndexError:
+                with self._work_there:
+                    self._parked += 1
+                    while not self.queue and not self._closed:
+                        self._work_there.wait()
+                    self._parked -= 1
+        return None
 
     def _work(self) -> None:
-        while (attempt := self._inbox.get()) is not None:
+        while (attempt := self._next()) is not None:
             outcome = contextvars.Context().run(self._execute, attempt)
             self._done.append((attempt, outcome))
-            with self._draining:
-                due, self._drain_due = self._drain_due, True
-            if not due:
+            if not self._drain_due:
+                # Two threads may both come here; the second call finds nothing to do.
+                self._drain_due = True
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
                 except RuntimeError:
                     return
 
     def _drain(self) -> None:
-        with self._draining:
-            self._drain_due = False
+        # First the flag, then the queue: what is added from now on asks for another call.
+        self._drain_due = False
         while self._done:
             attempt, outcome = self._done.popleft()
-            self.active -= 1
+            self.held -= 1
             self._done_since += 1
             self._settle(attempt, outcome)
-        self._feed()
 
     async def close(self) -> None:
-        for _ in self._threads:
-            self._inbox.put(None)
+        with self._work_there:
+            self._closed = True
+            self._work_there.notify_all()

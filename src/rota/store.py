@@ -174,19 +174,24 @@ class Enqueued(Row, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """A run that this replica holds now."""
 
+    token: int
     id: int
     job_id: str
-    token: int
     attempt: int
     losses: int
     parameters: str
     key: str | None
-    due_at: datetime
-    """Its tick; for a run made by hand, when it was made."""
+    due: int
+    """`due_at` in microseconds since 1970: few handlers ask for it."""
     config_id: int | None
     correlation_id: str
     slot: bool
     rank: int
+
+    @property
+    def due_at(self) -> datetime:
+        """Its tick; for a run made by hand, when it was made."""
+        return _EPOCH + self.due * _MICROSECOND
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -62,6 +62,8 @@ class Worker:
         self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
         self._news = True
         """Somebody says that there may be something to claim."""
+        self._starved = False
+        """There is, but no room for it."""
         names = {
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
@@ -160,6 +162,7 @@ class Worker:
                     lane.more = await self._claim(lane, replica_id, room) == room
                     again = again or lane.more
             if not again:
+                self._starved = any(lane.more for lane in self.lanes)
                 await self._hungry.wait()
 
     async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
@@ -196,10 +199,12 @@ class Worker:
             if attempt.stop_reason is not None:
                 outcome = attempt.stopped()
             else:
-                self._check_losses(attempt)
-                if (timeout := attempt.job.policies.timeout) is not None:
-                    self._set_deadline(attempt, timeout)
-                if attempt.job.policies.transactional:
+                policies = attempt.job.policies
+                if attempt.claim.losses >= self._settings.max_losses:
+                    raise _lost_too_often(attempt.claim)
+                if policies.timeout is not None:
+                    self._set_deadline(attempt, policies.timeout)
+                if policies.transactional:
                     outcome = await self._run_in_transaction(attempt)
                 else:
                     outcome = attempt.succeeded(await self._invoke(attempt))
@@ -224,12 +229,6 @@ class Worker:
             return attempt.failed(error)
         return attempt.stopped()
 
-    def _check_losses(self, attempt: Attempt) -> None:
-        if attempt.claim.losses >= self._settings.max_losses:
-            raise Permanent(
-                f"run {attempt.claim.id} was lost with its replica {attempt.claim.losses} times; it is not tried again"
-            )
-
     def _set_deadline(self, attempt: Attempt, timeout: float) -> None:
         if attempt.settled:
             return
@@ -240,12 +239,11 @@ class Worker:
         if self._deadlines[0][2] is attempt:
             self._deadline_set.set()
 
-    async def _invoke(self, attempt: Attempt) -> Any:
-        job = attempt.job
-        values = job.arguments.decode(attempt.claim.parameters)
-        if job.arguments.wants_context:
-            return await job.fn(attempt.context, **values)
-        return await job.fn(**values)
+    @staticmethod
+    def _invoke(attempt: Attempt) -> Any:
+        arguments = attempt.job.arguments
+        values = arguments.decode(attempt.claim.parameters)
+        return attempt.job.fn(attempt.context, **values) if arguments.wants_context else attempt.job.fn(**values)
 
     async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
         """The handler's writes and the completion commit together, or not at all."""
@@ -274,16 +272,14 @@ class Worker:
     def _execute_plain(self, attempt: Attempt) -> Outcome | None:
         """On a thread of the lane, in a context of its own."""
         _current.set(attempt.context)
-        job = attempt.job
         try:
             if attempt.stop_reason is not None:
                 return attempt.stopped()
-            self._check_losses(attempt)
-            if (timeout := job.policies.timeout) is not None:
+            if attempt.claim.losses >= self._settings.max_losses:
+                raise _lost_too_often(attempt.claim)
+            if (timeout := attempt.job.policies.timeout) is not None:
                 self._call(partial(self._set_deadline, attempt, timeout))
-            values = job.arguments.decode(attempt.claim.parameters)
-            value = job.fn(attempt.context, **values) if job.arguments.wants_context else job.fn(**values)
-            return attempt.succeeded(value)
+            return attempt.succeeded(self._invoke(attempt))
         except BaseException as error:  # also SystemExit: the thread is the lane's, not the function's
             return self._ended_by(attempt, error)
 
@@ -317,8 +313,9 @@ class Worker:
         if outcome is not None and outcome.error is not None and outcome.state != "cancelled":
             pause = outcome.delay if outcome.state == "queued" else None
             self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
-        self._to_flush.set_here()
-        if any(lane.more for lane in self.lanes):
+        if outcome is None or len(self._outbox) == 1:  # what comes behind others goes with them
+            self._to_flush.set_here()
+        if self._starved:
             self._hungry.set_here()
         if not self._attempts:
             self._idle.set()
@@ -396,3 +393,7 @@ class Worker:
             # A thread cannot be stopped. The run is settled now; what the function returns later goes nowhere.
             self._emit(ThreadAbandoned(attempt.claim.id, attempt.claim.job_id))
             self._settle(attempt, attempt.stopped())
+
+
+def _lost_too_often(claim: Claim) -> Permanent:
+    return Permanent(f"run {claim.id} was lost with its replica {claim.losses} times; it is not tried again")

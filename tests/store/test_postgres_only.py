@@ -22,10 +22,12 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
 ) -> None:
     url, real, calls = databases.new("postgres", tmp_path), runs._enqueue, 0
 
-    async def cut_after_commit(connection: Any, ids: Sequence[int], wanted: Sequence[NewRun]) -> list[Enqueued]:
+    async def cut_after_commit(
+        connection: Any, ids: Sequence[int], wanted: Sequence[NewRun], known: tuple[str, str]
+    ) -> list[Enqueued]:
         nonlocal calls
         calls += 1
-        made = await real(connection, ids, wanted)
+        made = await real(connection, ids, wanted, known)
         if calls == 1:
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
         return made

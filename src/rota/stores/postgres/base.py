@@ -12,6 +12,7 @@ from rota.errors import NotOpen
 from rota.settings import Settings
 from rota.store import Store
 from rota.stores.postgres import connection as pg
+from rota.stores.postgres.pool import Pool
 
 T = TypeVar("T")
 
@@ -23,12 +24,12 @@ class PostgresBase(Store):
         self.settings = settings
         self.tag = tag or pg.session_tag()
         self._pool_size = pool_size
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
-        # Handlers keep their transactions for as long as they like; nothing else may have to wait for one of them.
+        self._pool: Pool | None = None
+        # Nothing else may have to wait for a handler's transaction.
         self._handlers_pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     @property
-    def pool(self) -> asyncpg.Pool[asyncpg.Record]:
+    def pool(self) -> Pool:
         if self._pool is None:
             raise NotOpen
         return self._pool
@@ -37,7 +38,7 @@ class PostgresBase(Store):
     async def begin(self) -> AsyncIterator[pg.Connection]:
         """One transaction, with errors translated."""
         with pg.translated(self.settings.url):
-            async with pg.transaction(self.pool) as connection:
+            async with self.pool.begin() as connection:
                 yield connection
 
     async def fetch(self, name: str, *arguments: Any, on: pg.Connection | None = None) -> list[asyncpg.Record]:
@@ -55,7 +56,7 @@ class PostgresBase(Store):
         """A transition of several statements, tried again as a whole after a deadlock."""
 
         async def attempt() -> T:
-            async with pg.transaction(self.pool) as connection:
+            async with self.pool.begin() as connection:
                 return await transition(connection)
 
         with pg.translated(self.settings.url):

@@ -6,16 +6,17 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
+from rota.stores.postgres.pool import Connection as Connection
+from rota.stores.postgres.pool import Pool
 from rota.stores.queries import load_queries
 
 T = TypeVar("T")
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 # The lock namespaces of pg_locks. NAMESPACE is "rota" in ASCII; an operator holds schedule 7 with
 # `select pg_advisory_lock(1919906913, 7)`.
@@ -26,15 +27,16 @@ MIGRATION = NAMESPACE + 3
 
 QUERIES = load_queries("rota.stores.postgres")
 
-# A frozen process must not keep row locks: the server ends its transaction. Commits that carry promises are durable.
-POOLED = {
+# Commits that carry promises are durable, whatever the database's default.
+HANDLERS = {"lock_timeout": "5s", "synchronous_commit": "on", "tcp_user_timeout": "10000"}
+POOLED = HANDLERS | {
+    # A frozen process must not keep row locks: the server ends its transaction.
     "idle_in_transaction_session_timeout": "3s",
-    "lock_timeout": "5s",
     "statement_timeout": "30s",
-    "synchronous_commit": "on",
-    "tcp_user_timeout": "10000",
-    # Every statement is meant to go by an index: a plan made while a table was small must not scan it when it is not.
+    # Every statement is meant to go by an index, in the order of the index: a plan made while a table was small must
+    # not scan or sort it when it is not.
     "enable_seqscan": "off",
+    "enable_sort": "off",
     "jit": "off",
     # Planned once per session: planning some of them takes longer than running them.
     "plan_cache_mode": "force_generic_plan",
@@ -74,15 +76,18 @@ async def connect(url: str, tag: str, settings: dict[str, str], timeout: float) 
         return await asyncpg.connect(url, timeout=timeout, server_settings=settings | {"application_name": tag})
 
 
-async def make_pool(
-    url: str, tag: str, *, least: int, most: int, command_timeout: float | None
-) -> asyncpg.Pool[asyncpg.Record]:
-    """A pool that opens its `least` connections at once, so that an unreachable database is noticed here."""
-    with translated(url):
-        return await asyncpg.create_pool(
-            url, min_size=least, max_size=most, timeout=5.0, command_timeout=command_timeout,
-            max_inactive_connection_lifetime=60.0, server_settings=POOLED | {"application_name": tag},
-        )  # fmt: skip
+def make_pool(url: str, tag: str, most: int) -> Pool:
+    """For rota's own statements."""
+    settings = POOLED | {"application_name": tag}
+    return Pool(lambda: asyncpg.connect(url, timeout=5.0, command_timeout=30.0, server_settings=settings), most)
+
+
+def make_handlers_pool(url: str, tag: str, most: int) -> asyncpg.Pool[asyncpg.Record]:
+    """For the transactions of handlers, who keep them for as long as they like and leave what they like behind."""
+    return asyncpg.create_pool(
+        url, min_size=0, max_size=most, timeout=5.0, max_inactive_connection_lifetime=60.0,
+        server_settings=HANDLERS | {"application_name": tag},
+    )  # fmt: skip
 
 
 class translated:
@@ -125,7 +130,7 @@ class translated:
 
 @asynccontextmanager
 async def transaction(pool: asyncpg.Pool[asyncpg.Record]) -> AsyncIterator[Connection]:
-    """A transaction on a pooled connection. Cut off in the middle, the connection is dropped, not given back."""
+    """A handler's transaction. Cut off in the middle, its connection is dropped, not given back."""
     connection = await pool.acquire()
     try:
         async with connection.transaction():

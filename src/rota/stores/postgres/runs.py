@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
@@ -15,8 +17,19 @@ from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 
 _ID_BLOCK = 50
+_MOST_MERGED = 16
 _FIRST = -(2**63)
 _LOOK_AGAIN, _MANY = 0.1, 100
+_order = attrgetter("rank", "id")
+_MAYBE_DONE = (
+    asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
+)  # fmt: skip
+_ENQUEUE = pg.QUERIES["enqueue"]
+_KEYED = """on conflict (job_id, idempotency_key)
+    where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
+# Without and with keys. New ids collide with nothing, which is cheaper not to look for; any collision is looked into.
+_FRESH = (_ENQUEUE.replace("/* on conflict */", ""), _ENQUEUE.replace("/* on conflict */", _KEYED))
+_KNOWN = (_ENQUEUE.replace("/* on conflict */", "on conflict do nothing"),) * 2
 
 
 class PostgresRuns(PostgresBase):
@@ -29,21 +42,20 @@ class PostgresRuns(PostgresBase):
         if connection is not None:
             if not isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
                 raise BadInput(f"connection must be an asyncpg connection, not {type(connection).__name__}")
-            made = await _enqueue(connection, await _new_ids(connection, len(runs)), runs)
+            made = await _enqueue(connection, await _new_ids(connection, len(runs)), runs, _KNOWN)
             await connection.fetch(pg.QUERIES["enqueue.notify"])
             return made
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
         ids = await self._take_ids(len(runs))
-
-        async def attempt() -> list[Enqueued]:
-            async with self.pool.acquire() as pooled:
-                return await _enqueue(pooled, ids, runs)
-
         with pg.translated(self.settings.url):
             try:
-                return await pg.retried(attempt)
-            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError):
-                return await pg.retried(attempt)
+                return await pg.retried(lambda: self._enqueue(ids, runs, _FRESH))
+            except _MAYBE_DONE:
+                return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))
+
+    async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
+        async with self.pool.use() as connection:
+            return await _enqueue(connection, ids, runs, known)
 
     async def _take_ids(self, count: int) -> list[int]:
         if self._ids is None or len(self._ids) < count:
@@ -73,15 +85,18 @@ class PostgresRuns(PostgresBase):
         if token in self._unanswered and await self.fetch("claim_runs.void", token, replica_id):
             self._unanswered -= {token}
             return []
+        if len(jobs) > _MOST_MERGED:
+            jobs = [row["job_id"] for row in await self.fetch("claim_runs.fronts", list(jobs), _MOST_MERGED)]
+        query, names = _claim_query(len(jobs)), [*jobs, *([None] * _MOST_MERGED)]
         self._unanswered |= {token}
         with pg.translated(self.settings.url):
             try:
-                arguments = (token, replica_id, list(jobs), limit, start)
-                rows = await pg.retried(lambda: self.pool.fetch(pg.QUERIES["claim_runs"], *arguments))
+                arguments = (token, replica_id, limit, start, *names[: _arms(len(jobs))])
+                rows = await pg.retried(lambda: self.pool.fetch(query, *arguments))
             except asyncpg.UniqueViolationError:
                 rows = await self.fetch("claim_runs.again", token)
         self._unanswered -= {token}
-        return [Claim(*row) for row in rows]
+        return sorted([Claim(token, *row) for row in rows], key=_order)
 
     async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
         if any(outcome.then for outcome in outcomes):
@@ -90,7 +105,7 @@ class PostgresRuns(PostgresBase):
                 finished = await self._finish(outcomes, closed, connection)
                 follow = [o.then for o in outcomes if o.then and o.id in finished.accepted]
                 if follow:
-                    await _enqueue(connection, await _new_ids(connection, len(follow)), follow)
+                    await _enqueue(connection, await _new_ids(connection, len(follow)), follow, _KNOWN)
                 return finished
 
             return await self.whole(transition)
@@ -114,10 +129,10 @@ class PostgresRuns(PostgresBase):
         self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None
     ) -> Finished:
         ids, tokens = [o.id for o in outcomes], [o.token for o in outcomes]
-        accepted = frozenset(await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on))
-        if len(accepted) == len(outcomes):
-            return Finished(accepted=accepted, lost=(), freed=False)
-        return await self._explained(outcomes, accepted, False, on)
+        some = await self.fetch_value("finish_runs.plain", ids, tokens, list(closed), on=on)
+        if some is None:
+            return Finished(accepted=frozenset(ids), lost=(), freed=False)
+        return await self._explained(outcomes, frozenset(some), False, on)
 
     async def _explained(
         self, outcomes: Sequence[Outcome], accepted: frozenset[int], freed: bool, on: pg.Connection | None
@@ -134,13 +149,7 @@ class PostgresRuns(PostgresBase):
             raise NotOpen
         with pg.translated(self.settings.url) as boundary:
             async with pg.transaction(self._handlers_pool) as connection:
-                # The handler may wait for other things in here; a frozen holder is ended by the caretaker instead.
-                await connection.execute("set local idle_in_transaction_session_timeout = 0")
-                await connection.execute("set local statement_timeout = 0")
-                await connection.execute(
-                    "set local enable_seqscan = on; set local jit = on; set local plan_cache_mode = auto"
-                )
-
+                # No timeouts: the handler may wait for other things in here; a frozen one is ended by the caretaker.
                 async def finish(outcome: Outcome) -> None:
                     with pg.translated(self.settings.url):
                         await connection.execute("set local idle_in_transaction_session_timeout = '3s'")
@@ -181,7 +190,8 @@ class PostgresRuns(PostgresBase):
             if found is None:
                 raise NotFound(f"there is no run {run_id}")
             if found["state"] == "cancelled":
-                await connection.fetch(pg.QUERIES["cancel_run.unpark"], run_id, found["rank"], found["run_at"])
+                where = (found["rank"], found["run_at"], found["job_id"])
+                await connection.fetch(pg.QUERIES["cancel_run.unpark"], run_id, *where)
             state: State = found["state"]
             return state
 
@@ -200,23 +210,61 @@ class PostgresRuns(PostgresBase):
         return int(await self.fetch_value("prune", keep_days, limit))
 
 
+def _arms(jobs: int) -> int:
+    """Statements for 1, 4 and 16 jobs are enough; places that are left over are null, and find nothing."""
+    return 1 if jobs <= 1 else 4 if jobs <= 4 else _MOST_MERGED
+
+
+@cache
+def _claim_query(jobs: int) -> str:
+    if jobs <= 1:
+        candidates = pg.QUERIES["claim_runs.candidates"]
+    else:
+        each = [pg.QUERIES["claim_runs.job"].replace("$5", f"${n}") for n in range(5, 5 + _arms(jobs))]
+        candidates = pg.QUERIES["claim_runs.merged"].replace("/* jobs */", "\n    union all ".join(each))
+    return pg.QUERIES["claim_runs"].replace("/* candidates */", candidates)
+
+
 async def _new_ids(connection: Any, count: int) -> list[int]:
     return [row["id"] for row in await connection.fetch(pg.QUERIES["enqueue.ids"], count)]
 
 
-async def _enqueue(connection: Any, ids: Sequence[int], runs: Sequence[NewRun]) -> list[Enqueued]:
-    rows = [
-        (n, r.job_id, r.parameters, r.priority, r.key, r.run_at, r.delay, r.correlation_id, r.parent_id)
-        for n, r in zip(ids, runs, strict=True)
-    ]
-    made = {row["id"] for row in await connection.fetch(pg.QUERIES["enqueue"], *pg.columns(rows, 9))}
-    if len(made) == len(runs):
+async def _enqueue(
+    connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
+) -> list[Enqueued]:
+    """One statement for the runs of each job and priority: most often one in all, which is a transaction by itself."""
+    kinds: dict[tuple[str, int], list[tuple[int, NewRun]]] = {}
+    for run_id, run in zip(ids, runs, strict=True):
+        kinds.setdefault((run.job_id, run.priority), []).append((run_id, run))
+    if len(kinds) == 1 or connection.is_in_transaction():
+        made = [await _enqueue_kind(connection, *kind, members, known) for kind, members in kinds.items()]
+    else:
+        async with connection.transaction():
+            made = [await _enqueue_kind(connection, *kind, members, known) for kind, members in kinds.items()]
+    if sum(made) == len(runs):
         return [Enqueued(id=n, created=True) for n in ids]
     found = await connection.fetch(
         pg.QUERIES["enqueue.existing"], list(ids), [r.job_id for r in runs], [r.key for r in runs]
     )
     there = {row["n"]: Enqueued(id=row["id"], created=row["created"]) for row in found}
     return [there[place] for place, _ in enumerate(ids, 1)]
+
+
+async def _enqueue_kind(
+    connection: Any, job_id: str, priority: int, members: list[tuple[int, NewRun]], known: tuple[str, str]
+) -> int:
+    runs = [run for _, run in members]
+    columns: list[list[Any]] = [
+        [run.key for run in runs],
+        [run.run_at for run in runs],
+        [run.delay or None for run in runs],
+        [run.correlation_id for run in runs],
+        [run.parent_id for run in runs],
+    ]
+    sent = [column if any(value is not None for value in column) else [] for column in columns]
+    query = known[bool(sent[0])]
+    ids, parameters = [run_id for run_id, _ in members], [run.parameters for run in runs]
+    return int(await connection.fetchval(query, job_id, priority, ids, parameters, *sent))
 
 
 def _run_row(row: asyncpg.Record) -> RunRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from typing import Any
 
 import asyncpg
 
@@ -32,34 +33,34 @@ class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
 
     async def open(self) -> None:
         url, tag = self.settings.url, self.tag
-        self._pool = await pg.make_pool(url, tag, least=1, most=self._pool_size, command_timeout=30.0)
-        self._handlers_pool = await pg.make_pool(url, tag, least=0, most=_TRANSACTIONS, command_timeout=None)
-        with pg.translated(self.settings.url):
-            number = int(await self.pool.fetchval("select current_setting('server_version_num')::integer"))
+        self._pool = pg.make_pool(url, tag, self._pool_size)
+        with pg.translated(url):
+            self._handlers_pool = await pg.make_handlers_pool(url, tag, _TRANSACTIONS)
+            number = await self._value("select current_setting('server_version_num')::integer")
             if number < 140000:
                 await self.close()
                 raise StoreUnavailable(f"Postgres {number // 10000} is too old: rota needs 14 or later")
 
     async def close(self) -> None:
-        pools = (self._pool, self._handlers_pool)
+        pool, handlers_pool = self._pool, self._handlers_pool
         self._pool = self._handlers_pool = None
-        for pool in pools:
-            if pool is None:
-                continue
+        if pool is not None:
+            await pool.close()
+        if handlers_pool is not None:
             try:
                 async with asyncio.timeout(2.0):
-                    await pool.close()
+                    await handlers_pool.close()
             except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                pool.terminate()
+                handlers_pool.terminate()
 
     async def schema_version(self) -> tuple[int, int]:
         with pg.translated(self.settings.url):
-            if await self.pool.fetchval("select to_regclass('rota.migrations')") is None:
+            if await self._value("select to_regclass('rota.migrations')") is None:
                 return 0, 0
-            row = await self.pool.fetchrow(
+            [row] = await self.pool.fetch(
                 "select coalesce(max(version), 0), coalesce(max(compatible_with), 0) from rota.migrations"
             )
-        return (row[0], row[1]) if row else (0, 0)
+        return row[0], row[1]
 
     async def migrate(self) -> list[str]:
         applied = []
@@ -87,5 +88,8 @@ class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
 
     async def now(self) -> datetime:
         with pg.translated(self.settings.url):
-            value: datetime = await self.pool.fetchval("select rota.rota_now()")
+            value: datetime = await self._value("select rota.rota_now()")
         return value
+
+    async def _value(self, query: str) -> Any:
+        return (await self.pool.fetch(query))[0][0]

@@ -14,7 +14,7 @@ from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.session import QUERIES, Session, decode, encode
-from rota.stores.sqlite.times import from_text, shifted, to_text
+from rota.stores.sqlite.times import microseconds, shifted, to_text
 
 _CONDITIONS = {
     "job_id": "job_id = :job_id",
@@ -195,7 +195,7 @@ def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now:
     last = {row[1]: row for row in best}
     db.each("claim_runs.pop", [(job, rank, run_id) for run_id, job, rank, *_ in last.values()])
     claims = [
-        Claim(n, job, token, attempt, losses, parameters, key, from_text(due), config, correlation, bool(slot), rank)
+        Claim(token, n, job, attempt, losses, parameters, key, microseconds(due), config, correlation, bool(slot), rank)
         for n, job, rank, slot, attempt, losses, parameters, key, due, config, correlation in best
         if attempt is not None
     ]
@@ -210,6 +210,6 @@ def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now:
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:
     return [
-        Claim(i, j, token, a, n, p, k, from_text(d), c, o, bool(s), r)
+        Claim(token, i, j, a, n, p, k, microseconds(d), c, o, bool(s), r)
         for i, j, a, n, p, k, d, c, o, s, r in db.all("claim_runs.again", (token,))
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from rota.errors import BadInput
 
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 INFINITY = "9999-12-31 23:59:59.999999"
 
 
@@ -25,6 +26,12 @@ def from_text(text: str) -> datetime:
     """
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+@lru_cache(maxsize=1000)
+def microseconds(text: str) -> int:
+    """A stored time as microseconds since 1970."""
+    return (from_text(text) - _EPOCH) // _MICROSECOND
 
 
 def optional_text(moment: datetime | None) -> str | None:

@@ -2,40 +2,34 @@
 select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
 
 -- name: enqueue
-with clock as materialized (select rota.rota_now() as now),
-input as (
-    select i.id, i.job_id, i.parameters, i.priority, i.key,
-           coalesce(i.run_at, now + i.delay * interval '1 second') as run_at, i.correlation_id, i.parent_id, now,
-           coalesce(j.concurrency_limit > 0, false) as by_job
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::timestamptz[], $7::float8[],
-                $8::text[], $9::bigint[])
-        as i (id, job_id, parameters, priority, key, run_at, delay, correlation_id, parent_id)
-    cross join clock
-    left join rota.jobs j on j.job_id = i.job_id
+-- Of one job and one priority. Arrays that would hold nothing but null come empty: unnest fills them up.
+with clock as materialized (
+    select rota.rota_now() as now,
+           coalesce((select concurrency_limit > 0 from rota.jobs where job_id = $1::text), false) as by_job
 ),
 made as (
     insert into rota.job_runs
         (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
-    select id, job_id, key, coalesce(correlation_id, id::text), parent_id, parameters::json, priority, run_at, now
-    from input
-    on conflict do nothing
-    returning id
-),
-placed as (
-    select i.*, rota.rank(i.run_at, i.priority) as rank from input i join made using (id)
+    select i.id, $1, i.key, coalesce(i.correlation_id, i.id::text), i.parent_id, i.parameters::json, $2::integer,
+           coalesce(i.run_at, now + i.delay * interval '1 second', now), now
+    from unnest($3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[], $8::text[], $9::bigint[])
+        as i (id, parameters, key, run_at, delay, correlation_id, parent_id)
+    cross join clock
+    /* on conflict */
+    returning id, run_at
 ),
 made_delayed as (
-    insert into rota.delayed (run_at, id) select run_at, id from placed where run_at > now
+    insert into rota.delayed (run_at, id) select run_at, id from made, clock where run_at > now
 ),
 made_wait as (
     insert into rota.waiting (rank, id, job_id, by_config, by_job)
-    select rank, id, job_id, false, true from placed where run_at <= now and by_job
+    select rota.rank(run_at, $2), id, $1, false, true from made, clock where run_at <= now and by_job
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, false from placed where run_at <= now and not by_job
+    select rota.rank(run_at, $2), id, $1, false from made, clock where run_at <= now and not by_job
 )
-select id from made
+select count(*) from made
 
 -- name: enqueue.existing
 with input as (
@@ -55,18 +49,19 @@ with clock as materialized (select rota.rota_now() as now),
 popped as (
     delete from rota.ready
     where ctid = any(array(
-        select ctid from rota.ready where rank >= $5 and job_id = any($3::text[])
-        order by rank, id limit $4 for update skip locked))
+        /* candidates */))
     returning id, slot, rank
 ),
+-- As one array: looked up in the order of the index, which is half the work of one after the other.
+taken as materialized (select array_agg(id) as ids from popped),
 claimed as (
     update rota.job_runs r
     set state = 'running', lock_token = $1, replica_id = $2, attempt = r.attempt + 1, started_at = clock.now,
         error = null, progress = null
-    from popped, clock
-    where r.id = popped.id and r.state = 'queued'
-    returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key, coalesce(r.due_at, r.created_at) as due_at, r.config_id,
-        r.correlation_id, popped.slot, popped.rank
+    from taken, clock
+    where r.id = any(taken.ids) and r.state = 'queued'
+    returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key,
+        rota.microseconds(coalesce(r.due_at, r.created_at)) as due, r.config_id, r.correlation_id
 ),
 batch as (
     -- A token that was used before must be noticed, also when there is nothing to be had any more.
@@ -77,11 +72,29 @@ batch as (
 held as (
     update rota.scheduler_locks l
     set replica_id = $2, expires_at = clock.now + l.timeout_seconds * interval '1 second'
-    from claimed, clock
-    where claimed.slot and l.run_id = claimed.id
+    from popped join claimed using (id), clock
+    where popped.slot and l.run_id = popped.id
 )
-select id, job_id, $1::bigint, attempt, losses, parameters, idempotency_key, due_at, config_id, correlation_id, slot, rank
-from claimed order by rank, id
+select id, job_id, attempt, losses, parameters, idempotency_key, due, config_id, correlation_id, slot, rank
+from claimed join popped using (id)
+
+-- name: claim_runs.candidates
+select ctid from rota.ready where job_id = $5 and rank >= $4 order by rank, id limit $3 for update skip locked
+
+-- name: claim_runs.merged
+-- Each job's best, merged as they are read: no more is looked at, or locked, than is taken.
+select r.ctid
+from (select * from (/* jobs */) as each_job order by rank, id) as best
+cross join lateral (select ctid from rota.ready where ctid = best.place for update skip locked) as r
+limit $3
+
+-- name: claim_runs.job
+(select ctid as place, rank, id from rota.ready where job_id = $5 and rank >= $4 order by rank, id)
+
+-- name: claim_runs.fronts
+select job_id from unnest($1::text[]) as j (job_id)
+cross join lateral (select rank from rota.ready r where r.job_id = j.job_id order by rank limit 1) as front
+order by rank limit $2
 
 -- name: claim_runs.void
 -- The answer to a claim was lost, and the server may still be at it: whoever has the token first, has it. If it is this
@@ -89,21 +102,22 @@ from claimed order by rank, id
 insert into rota.claims (token, replica_id, ids) values ($1, $2, '{}') on conflict do nothing returning token
 
 -- name: claim_runs.again
-select r.id, r.job_id, $1::bigint, r.attempt, r.losses, r.parameters, r.idempotency_key,
-       coalesce(r.due_at, r.created_at), r.config_id, r.correlation_id,
+select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key,
+       rota.microseconds(coalesce(r.due_at, r.created_at)), r.config_id, r.correlation_id,
        exists (select from rota.scheduler_locks l where l.run_id = r.id) as slot,
        rota.rank(r.run_at, r.priority) as rank
 from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = c.token and r.state = 'running'
 where c.token = $1
-order by rank, r.id
 
 -- name: finish_runs.plain
--- Nothing hangs on these: two arrays in, one update.
+-- Nothing hangs on these: two arrays in, one update. The case keeps the pairs a look-up in a hash, and not a join that
+-- would look for each run by itself.
 with clock as materialized (select rota.rota_now() as now),
 done as (
     update rota.job_runs r set state = 'succeeded', finished_at = clock.now
-    from unnest($1::bigint[], $2::bigint[]) as i (id, token), clock
-    where r.id = i.id and r.lock_token = i.token and r.state = 'running'
+    from clock
+    where r.id = any($1::bigint[]) and r.state = 'running'
+        and case when (r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[])) then true else false end
     returning r.id
 ),
 used_up as (
@@ -113,7 +127,7 @@ answered as (
     delete from rota.cancellations c using done
     where c.run_id = done.id and (select exists (select from rota.cancellations))
 )
-select array(select id from done)
+select case when (select count(*) from done) < cardinality($1) then array(select id from done) end
 
 -- name: finish_runs
 with clock as materialized (select rota.rota_now() as now),
@@ -222,7 +236,7 @@ order by id desc limit $7
 
 -- name: cancel_run
 with found as (
-    select id, state, replica_id, run_at, priority from rota.job_runs where id = $1 for update
+    select id, job_id, state, replica_id, run_at, priority from rota.job_runs where id = $1 for update
 ),
 stopped as (
     update rota.job_runs r set state = 'cancelled', finished_at = rota.rota_now()
@@ -235,14 +249,14 @@ asked as (
     on conflict (run_id) do update set replica_id = excluded.replica_id
 )
 select case when exists (select from stopped) then 'cancelled' else state end as state,
-       rota.rank(run_at, priority) as rank, run_at
+       job_id, rota.rank(run_at, priority) as rank, run_at
 from found
 
 -- name: cancel_run.unpark
 -- A statement of its own: only a snapshot taken after the row lock sees a slot that was just given. What somebody has locked is being claimed or moved: they will see the state and drop it.
 with ready as (
     delete from rota.ready where ctid = any(array(
-        select ctid from rota.ready where rank = $2 and id = $1 for update skip locked))
+        select ctid from rota.ready where job_id = $4 and rank = $2 and id = $1 for update skip locked))
 ),
 delayed as (
     delete from rota.delayed where ctid = any(array(

@@ -1,0 +1,132 @@
+"""Schedules: thousands that become due at one instant, while the replicas are running and idle.
+
+Counted from that instant, by the database's clock: until the last run row was written, until the last run was started.
+With ten times as many stored that are due next year, the rate must be the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+from tests.harness import execute
+
+from bench.drain import all_done
+from bench.lateness import no_duplicates
+from bench.machine import Bench, Stopwatch, client, workers
+from rota.stores.sqlite.connection import connect, database_path
+
+# Spread over the minutes of a day in January, as real ones are: a thousand expressions, not one.
+FILL = """
+insert into scheduler_configs (job_id, name, cron, next_run_at)
+with recursive n (i) as (select 1 union all select i + 1 from n where i < {count})
+select 'tick', '{prefix}-' || i, (i % 60) || ' ' || (i / 60 % 24) || ' 1 1 *', {at} from n
+"""
+RAW_TICKS = """
+insert into rota.job_runs (job_id, config_id, idempotency_key, correlation_id, run_at, due_at)
+select 'tick', id, 'schedule:0', id::text, $2, $2 from unnest($1::integer[]) id
+"""
+RAW_ADVANCE = "update rota.scheduler_configs set next_run_at = $2, version = version + 1 where id = any($1::integer[])"
+RAW_TICK_SQLITE = """
+insert into job_runs (job_id, config_id, idempotency_key, correlation_id, run_at, due_at)
+values ('tick', ?1, 'schedule:0', 'raw', ?2, ?2)
+"""
+RAW_ADVANCE_SQLITE = "update scheduler_configs set next_run_at = ?2, version = version + 1 where id = ?1"
+NEXT_YEAR = timedelta(days=365)
+SIZE = 1000
+
+
+async def measure(bench: Bench) -> None:
+    few, many, stored = bench.many(10_000, 1_000), bench.many(100_000, 2_000), bench.many(1_000_000, 10_000)
+    for store in ("postgres", "sqlite"):
+        raw = few / await _raw(bench, store, few)
+        written, started = await _due_at_once(bench, store, few, few)
+        what = f"{few:,} schedules due at once"
+        bench.add(f"{what}, last run row written", written, "s", store=store, raw=few / raw)
+        bench.add(f"{what}, last run started", started, "s", store=store, raw=few / raw)
+    raw = many / await _raw(bench, "postgres", many)
+    for total in (many, stored):
+        written, started = await _due_at_once(bench, "postgres", many, total)
+        what = f"{many:,} schedules due of {total:,} stored"
+        bench.add(what, many / written, "/s", raw=raw, started=f"{started:.1f} s")
+
+
+def _at(store: str, moment: datetime) -> str:
+    text = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return f"'{text}'" if store == "sqlite" else f"timestamptz '{text}+00'"
+
+
+async def fill_schedules(url: str, store: str, prefix: str, count: int, at: datetime | timedelta) -> None:
+    """So many yearly schedules of `tick`, due at this instant or after this time."""
+    at = datetime.now(UTC) + at if isinstance(at, timedelta) else at
+    if count:
+        await execute(url, FILL.format(count=count, prefix=prefix, at=_at(store, at)))
+        await execute(url, "analyze" if store == "sqlite" else "analyze rota.scheduler_configs")
+
+
+async def _due_at_once(bench: Bench, store: str, due: int, stored: int) -> tuple[float, float]:
+    """Seconds from the instant until the last run row was written, and until the last run was started."""
+    url = bench.database(store)
+    async with client(url):
+        await fill_schedules(url, store, "later", stored - due, NEXT_YEAR)
+        async with workers(url, 2):
+            # On a whole second, and far enough ahead to be stored, committed and slept towards before it comes.
+            at = datetime.fromtimestamp(math.ceil(time.time() + 2 + due / 20_000), UTC)
+            await fill_schedules(url, store, "due", due, at)
+            ahead = (at - datetime.now(UTC)).total_seconds()
+            assert ahead > 0.3, f"{due} schedules were not stored in time"
+            await asyncio.sleep(ahead)
+            still_due = f"select 1 from scheduler_configs where next_run_at <= {_at(store, at)} limit 1"
+            while await execute(url, still_due):
+                await asyncio.sleep(0.1)
+            await all_done(url)
+    [(runs, written, started)] = await execute(url, _spans(store, at))
+    assert runs == due, f"{runs} runs for {due} due schedules"
+    if due <= SIZE * 10:
+        await no_duplicates(url)
+    return float(str(written)), float(str(started))
+
+
+def _spans(store: str, at: datetime) -> str:
+    if store == "sqlite":
+        after = "(julianday({}) - julianday(" + _at(store, at) + ")) * 86400"
+    else:
+        after = "extract(epoch from {} - " + _at(store, at) + ")::float8"
+    written, started = after.format("max(created_at)"), after.format("max(started_at)")
+    return f"select count(*), {written}, {started} from job_runs where state = 'succeeded'"
+
+
+async def _raw(bench: Bench, store: str, count: int) -> float:
+    """Seconds for the bare writes: the same run rows, the same new due times, a thousand of each in a transaction."""
+    url, now = bench.database(store), datetime.now(UTC)
+    async with client(url):
+        await fill_schedules(url, store, "raw", count, now)
+    batches = [list(range(first, min(first + SIZE, count + 1))) for first in range(1, count + 1, SIZE)]
+    if store == "sqlite":
+        return await asyncio.to_thread(_raw_sqlite, url, batches, now)
+    connection: Any = await asyncpg.connect(url)
+    try:
+        with Stopwatch() as watch:
+            for ids in batches:
+                async with connection.transaction():
+                    await connection.execute(RAW_TICKS, ids, now)
+                    await connection.execute(RAW_ADVANCE, ids, now + NEXT_YEAR)
+    finally:
+        await connection.close()
+    return watch.seconds
+
+
+def _raw_sqlite(url: str, batches: list[list[int]], now: datetime) -> float:
+    connection = connect(database_path(url))
+    text, later = _at("sqlite", now).strip("'"), _at("sqlite", now + NEXT_YEAR).strip("'")
+    with Stopwatch() as watch:
+        for ids in batches:
+            with connection:
+                connection.executemany(RAW_TICK_SQLITE, [(n, text) for n in ids])
+                connection.executemany(RAW_ADVANCE_SQLITE, [(n, later) for n in ids])
+    connection.close()
+    return watch.seconds

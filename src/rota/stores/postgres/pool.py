@@ -1,0 +1,110 @@
+"""Connections for rota's own statements, handed from one to the next as they are.
+
+The driver's pool takes longer in Python than many a statement takes on the server, and resets the session in a round
+trip of its own after each. rota's statements leave nothing behind in a session (`set local` at most), so there is
+nothing to reset. Handlers, who may leave anything, have the driver's pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from rota.clock import steady
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_IDLE_SECONDS = 60.0
+
+
+class Pool:
+    """At most so many connections; the one used last is used next, and those not needed for a minute are closed."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int) -> None:
+        self._connect = connect
+        self._places = asyncio.Semaphore(most)
+        self._idle: list[tuple[float, Connection]] = []
+        self._in_use: set[Connection] = set()
+        self._trimmer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """One statement, by itself a transaction."""
+        async with self.use() as connection:
+            return await connection.fetch(query, *arguments)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Connection]:
+        """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
+        connection = await self._take()
+        sound = False
+        try:
+            yield connection
+            sound = True
+        except Exception as error:
+            sound = not isinstance(error, TimeoutError)
+            raise
+        finally:
+            self._give_back(connection, sound)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Connection]:
+        """A transaction: the block's end commits, an exception rolls back."""
+        async with self.use() as connection, connection.transaction():
+            yield connection
+
+    async def close(self) -> None:
+        """Say good-bye to those that are idle; cut off those that are in use."""
+        self._closed = True
+        if self._trimmer is not None:
+            self._trimmer.cancel()
+        for connection in self._in_use:
+            connection.terminate()
+        idle, self._idle = [connection for _, connection in self._idle], []
+        await asyncio.gather(*(_part(connection) for connection in idle))
+
+    async def _take(self) -> Connection:
+        await self._places.acquire()
+        try:
+            connection = None
+            while self._idle and (connection is None or connection.is_closed()):
+                _, connection = self._idle.pop()
+            if connection is None or connection.is_closed():
+                connection = await self._connect()
+        except BaseException:
+            self._places.release()
+            raise
+        self._in_use.add(connection)
+        return connection
+
+    def _give_back(self, connection: Connection, sound: bool) -> None:
+        self._in_use.discard(connection)
+        self._places.release()
+        if connection.is_closed():
+            return
+        if not sound or self._closed or connection.is_in_transaction():
+            connection.terminate()
+            return
+        self._idle.append((steady(), connection))
+        if self._trimmer is None:
+            self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._trimmer = None
+        horizon = steady() - _IDLE_SECONDS
+        for _, connection in [entry for entry in self._idle if entry[0] <= horizon]:
+            connection.terminate()
+        self._idle = [entry for entry in self._idle if entry[0] > horizon]
+        if self._idle:
+            self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
+
+
+async def _part(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=2.0)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
