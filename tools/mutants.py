@@ -167,6 +167,13 @@ MUTANTS = [
         "tests/store -k sqlite",
     ),
     Mutant(
+        "finish without the token when nothing hangs on it (SQLite)",
+        f"{LITE}/queries/runs.sql",
+        "where r.lock_token is not ?2 or r.state <> 'running'",
+        "where (r.lock_token is null and ?2 is not null) or r.state <> 'running'",
+        "tests/store/test_plain_outcomes.py -k sqlite",
+    ),
+    Mutant(
         "no look at the version (SQLite)",
         f"{LITE}/queries/schedules.sql",
         "from decided d where c.id = d.id and c.version = d.version",

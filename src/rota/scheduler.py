@@ -16,7 +16,6 @@ from rota.service import Service
 from rota.store import Agenda, Decide, Fired, Store
 
 _BATCH = 1000
-_BATCH_LOCKED = 500  # advisory locks live in shared memory, which is small and everybody's
 _LONGEST_SLEEP = 60.0
 _BLOCKED = (0.05, 1.0)
 _WAITING = 1.0
@@ -44,7 +43,7 @@ class Scheduler(Service):
     ) -> None:
         super().__init__(emit)
         self._store, self._decide, self._jobs, self._advisory = store, decide, jobs, advisory
-        self._batch = _BATCH_LOCKED if advisory else _BATCH
+        self._batch = min(_BATCH, store.most_locked) if advisory else _BATCH
         self._made_ready = made_ready
         self._contended: dict[int, _Contention] = {}
         self._blocked = 0.0

@@ -347,6 +347,9 @@ class Lifeline(ABC):
 class Store(ABC):
     """A database that keeps schedules, runs and replicas. One instance belongs to one event loop."""
 
+    most_locked = 10_000
+    """How many advisory locks one transaction should take."""
+
     # -- life of the store -------------------------------------------------------------------------
 
     @abstractmethod

@@ -73,6 +73,7 @@ class Worker:
             ThreadLane(names[False], settings.threads, self._execute_plain, self._settle),
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._learnt_at = time.monotonic()
 
     # -- what others ask of it; from any thread ----------------------------------------------------
 
@@ -321,7 +322,7 @@ class Worker:
             self._idle.set()
 
     async def _flush_loop(self) -> None:
-        pause, since = 0.05, time.monotonic()
+        pause = 0.05
         while True:
             await self._to_flush.wait(1.0 if not self._progress else _PROGRESS_EVERY)
             try:
@@ -332,11 +333,6 @@ class Worker:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
                 self._to_flush.set_here()
-            now = time.monotonic()
-            if now - since > 0.1:
-                for lane in self.lanes:
-                    lane.learn(now - since)
-                since = now
 
     async def _flush(self) -> None:
         """Send what is in the outbox; it leaves it only when the store has answered."""
@@ -351,9 +347,17 @@ class Worker:
             if finished.freed or any(o.state == "queued" or o.then for o in batch):
                 self._slot_freed()
             self._finished()
+            self._learn()
         if self._progress:
             reports, self._progress = list(self._progress.values()), {}
             await self._store.report_progress(reports)
+
+    def _learn(self) -> None:
+        now = time.monotonic()
+        if now - self._learnt_at > 0.1:
+            for lane in self.lanes:
+                lane.learn(now - self._learnt_at)
+            self._learnt_at = now
 
     async def _send(self, batch: list[Outcome], used_up: list[int]) -> Finished:
         try:

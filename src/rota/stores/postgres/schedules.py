@@ -36,6 +36,8 @@ _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
 class PostgresSchedules(PostgresBase):
+    most_locked = 500  # advisory locks live in shared memory, which is small and everybody's
+
     _fired_up_to: _Front = _FRONT
     _fire_anew_at = 0.0
 

@@ -77,11 +77,11 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
     now = db.now()
     plain = [o for o in outcomes if o.plain and not o.slot and not o.scheduled]
     rest = [o for o in outcomes if not o.plain or o.slot or o.scheduled] if len(plain) < len(outcomes) else []
-    refused = _record_plain(db, plain, now) if plain else []
-    accepted = {o.id for o in plain}.difference(o.id for o in refused)
+    accepted, refused = _record_plain(db, plain, now)
     done = _record(db, rest, now) if rest else []
-    accepted.update(d.outcome.id for d in done)
-    refused += [o for o in rest if o.id not in accepted]
+    recorded = {(d.outcome.id, d.outcome.token) for d in done}
+    refused += [o for o in rest if (o.id, o.token) not in recorded]
+    accepted.update(run_id for run_id, _ in recorded)
     freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
     if closed:
         db.all("finish_runs.close", (encode(list(closed)),))
@@ -97,8 +97,9 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
     return Finished(accepted=frozenset(accepted), lost=lost, freed=freed)
 
 
-def _record_plain(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Outcome]:
-    """Those that nothing hangs on, a claim at a time; the ones whose run has another token by now."""
+def _record_plain(db: Session, outcomes: Sequence[Outcome], now: str) -> tuple[set[int], list[Outcome]]:
+    """Successes that nothing hangs on, a claim at a time; and those whose run has another token by now."""
+    accepted: set[int] = set()
     refused: list[Outcome] = []
     by_token: dict[int, dict[int, Outcome]] = {}
     for o in outcomes:
@@ -107,7 +108,8 @@ def _record_plain(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Ou
         for run_id in decode(db.value("finish_runs.refused", (encode(list(mine)), token))):
             refused.append(mine.pop(run_id))
         db.all("finish_runs.plain", (encode(list(mine)), now))
-    return refused
+        accepted.update(mine)
+    return accepted, refused
 
 
 def _unless_unwanted(db: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
