@@ -94,9 +94,7 @@ class translated:
     """Turns the driver's errors into rota's, with the way out in the sentence."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._where = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}" if parts.hostname else ""
-
+        self._url = url
         self.spared: BaseException | None = None
         """An error that is none of the store's, and goes through as it is."""
 
@@ -106,7 +104,9 @@ class translated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or error is self.spared or isinstance(error, RotaError):
             return
-        where = f"Postgres at {self._where or 'the default socket'}"
+        parts = urlsplit(self._url)
+        address = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}" if parts.hostname else ""
+        where = f"Postgres at {address or 'the default socket'}"
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             raise StoreUnavailable(f"{where} is read-only: point the url at the primary") from error
         if isinstance(error, asyncpg.InsufficientPrivilegeError):

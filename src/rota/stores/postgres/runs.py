@@ -24,14 +24,23 @@ _order = attrgetter("rank", "id")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
-_ENQUEUE = pg.QUERIES["enqueue"]
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
-# Without and with keys. New ids collide with nothing, and most keys are new, which is cheaper not to look for; after a
-# collision keys are looked for, for a while. What was tried before may be there in any way.
-_FRESH = (_ENQUEUE.replace("/* on conflict */", ""),) * 2
-_CAREFUL = (_FRESH[0], _ENQUEUE.replace("/* on conflict */", _KEYED))
-_KNOWN = (_ENQUEUE.replace("/* on conflict */", "on conflict do nothing"),) * 2
+_MANY_RUNS = """
+        unnest($3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[], $8::text[], $9::bigint[])"""
+_ONE_RUN = "(values ($3::bigint, $4::text, $5::text, $6::timestamptz, $7::float8, $8::text, $9::bigint))"
+
+
+def _enqueue_queries(on_conflict: str) -> tuple[str, str]:
+    """For many runs, and for one, which is faster without arrays."""
+    query = pg.QUERIES["enqueue"].replace("/* on conflict */", on_conflict)
+    return query.replace("/* runs */", _MANY_RUNS), query.replace("/* runs */", _ONE_RUN)
+
+
+# New ids collide with nothing, and most keys are new, which is cheaper not to look for. After a collision keys are
+# looked for, for a while; what was tried before may be there in any way.
+_FRESH, _CAREFUL = _enqueue_queries(""), _enqueue_queries(_KEYED)
+_KNOWN = _enqueue_queries("on conflict do nothing")
 _CAREFUL_FOR = 10.0
 
 
@@ -261,18 +270,16 @@ async def _enqueue(
 async def _enqueue_kind(
     connection: Any, job_id: str, priority: int, members: list[tuple[int, NewRun]], known: tuple[str, str]
 ) -> int:
-    runs = [run for _, run in members]
-    columns: list[list[Any]] = [
-        [run.key for run in runs],
-        [run.run_at for run in runs],
-        [run.delay or None for run in runs],
-        [run.correlation_id for run in runs],
-        [run.parent_id for run in runs],
+    many, one = known
+    if len(members) == 1:
+        [(run_id, run)] = members
+        values = (run.key, run.run_at, run.delay or None, run.correlation_id, run.parent_id)
+        return int(await connection.fetchval(one, job_id, priority, run_id, run.parameters, *values))
+    rows = [
+        (run_id, run.parameters, run.key, run.run_at, run.delay or None, run.correlation_id, run.parent_id)
+        for run_id, run in members
     ]
-    sent = [column if any(value is not None for value in column) else [] for column in columns]
-    query = known[bool(sent[0])]
-    ids, parameters = [run_id for run_id, _ in members], [run.parameters for run in runs]
-    return int(await connection.fetchval(query, job_id, priority, ids, parameters, *sent))
+    return int(await connection.fetchval(many, job_id, priority, *pg.columns(rows, 7)))
 
 
 def _run_row(row: asyncpg.Record) -> RunRow:

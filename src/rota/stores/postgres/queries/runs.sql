@@ -2,7 +2,7 @@
 select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
 
 -- name: enqueue
--- Of one job and one priority. Arrays that would hold nothing but null come empty: unnest fills them up.
+-- Of one job and one priority: either one, or arrays, of which those that would hold nothing but null come empty.
 with clock as materialized (
     select rota.rota_now() as now,
            coalesce((select concurrency_limit > 0 from rota.jobs where job_id = $1::text), false) as by_job
@@ -12,8 +12,7 @@ made as (
         (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
     select i.id, $1, i.key, coalesce(i.correlation_id, i.id::text), i.parent_id, i.parameters::json, $2::integer,
            coalesce(i.run_at, now + i.delay * interval '1 second', now), now
-    from unnest($3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[], $8::text[], $9::bigint[])
-        as i (id, parameters, key, run_at, delay, correlation_id, parent_id)
+    from /* runs */ as i (id, parameters, key, run_at, delay, correlation_id, parent_id)
     cross join clock
     /* on conflict */
     returning id, run_at
