@@ -140,8 +140,10 @@ counted as (
             run_count = s.run_count + excluded.run_count
 )
 select case when (select count(*) from done) < cardinality($1) then array(select id from done) end as accepted,
-       exists (select from freed f join rota.waiting w on w.by_config and w.config_id = f.config_id)
-           or exists (select from freed f join rota.waiting w on w.by_job and w.job_id = f.job_id) as freed
+       -- As values, and not as joins, which might read everything that waits.
+       exists (select from freed f where
+           (select w.id from rota.waiting w where w.by_config and w.config_id = f.config_id limit 1) is not null
+           or (select w.id from rota.waiting w where w.by_job and w.job_id = f.job_id limit 1) is not null) as freed
 
 -- name: finish_runs
 with clock as materialized (select rota.rota_now() as now),
@@ -216,8 +218,10 @@ tripped as (
     where j.job_id = t.job_id and judged.job_id = j.job_id
 )
 select array(select id from done) as accepted,
-       exists (select from freed f join rota.waiting w on w.by_config and w.config_id = f.config_id)
-           or exists (select from freed f join rota.waiting w on w.by_job and w.job_id = f.job_id) as freed
+       -- As values, and not as joins, which might read everything that waits.
+       exists (select from freed f where
+           (select w.id from rota.waiting w where w.by_config and w.config_id = f.config_id limit 1) is not null
+           or (select w.id from rota.waiting w where w.by_job and w.job_id = f.job_id limit 1) is not null) as freed
 
 -- name: finish_runs.already
 -- Outcomes that an earlier call recorded, whose reply was lost.
