@@ -235,6 +235,27 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     assert len(statements) < 100
 
 
+# -- updates within the page ---------------------------------------------------------------------------
+
+
+async def test_both_updates_of_a_run_stay_within_its_page(url: str) -> None:
+    async with opened(url) as store:
+        assert isinstance(store, PostgresStore)
+        for token in range(1, 5):
+            await store.enqueue(new(500))
+            claims = await store.claim_runs(1, token, ["job-0"], 500)
+            await store.finish_runs(outcomes(claims, plain=token % 2 == 0), [token])
+        # Each session keeps its own counts for a while; there is one.
+        await store.pool.fetch("select pg_stat_force_next_flush()")
+        [(updates, within)] = await execute(
+            url, "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'rota.job_runs'::regclass"
+        )
+        assert isinstance(updates, int)
+        assert isinstance(within, int)
+        assert updates == 4000
+        assert within >= 0.99 * updates
+
+
 # -- a full database -----------------------------------------------------------------------------------
 
 
@@ -265,8 +286,8 @@ with made as (
 insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, 5), id, job_id, false from made;
 
 with made as (
-    insert into rota.job_runs (job_id, correlation_id, run_at)
-    select 'known-' || x % 200, x::text, '2040-01-01' from generate_series(1, {DELAYED}) as x
+    insert into rota.job_runs (job_id, idempotency_key, correlation_id, run_at)
+    select 'known-' || x % 200, 'key-' || x, x::text, '2040-01-01' from generate_series(1, {DELAYED}) as x
     returning id, run_at
 )
 insert into rota.delayed (run_at, id) select run_at, id from made;
@@ -316,6 +337,10 @@ INDEXES = {
     "promote_due": {"delayed_pkey", "job_runs_pkey", "scheduler_configs_pkey", "jobs_pkey"},
     "admit_waiting": {"waiting_for_config", "waiting_for_job", "waiting_pkey", "job_runs_pkey"},
     "admit_waiting.jobs": {"waiting_for_job"},
+    "agenda": {"scheduler_configs_due", "delayed_pkey", "waiting_pkey"},
+    "admit_waiting.schedules": {"waiting_for_config", "scheduler_configs_pkey"},
+    "bury.runs": {"job_runs_pkey"},
+    "enqueue.existing": {"job_runs_pkey", "job_runs_key"},
     "beat": {"scheduler_configs_due", "delayed_pkey", "waiting_pkey", "ready_pkey", "replicas_pkey"},
     "cancel_run": {"job_runs_pkey"},
     "cancel_run.unpark": {"ready_pkey", "delayed_pkey", "waiting_pkey", "scheduler_locks_run_id_key"},
@@ -337,6 +362,9 @@ EFFORTS = [
     ("get_runs", "'{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}'", 100),
     ("cancel_run.unpark", "1, 0, '2020-01-01', 'known-1'", 50),
     ("promote_due", "1000", 50),
+    ("agenda", f"array[{JOBS}]", 100),
+    ("bury.runs", "'{}', 1, 5", 2000),
+    ("enqueue.existing", "'{1, 2, 3}', '{known-1, known-2, known-3}', '{a, b, c}'", 100),
     ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5", 50),
     ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}", 400),
 ]
