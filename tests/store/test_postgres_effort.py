@@ -315,7 +315,7 @@ COMPOSED = {
 }
 
 # The tables that grow with what there is to do or was done. The others have a row per job, replica or batch.
-LARGE = {"job_runs", "ready", "delayed", "scheduler_configs"}
+LARGE = {"job_runs", "ready", "delayed", "waiting", "scheduler_configs", "scheduler_locks"}
 
 # What finds the rows.
 INDEXES = {
@@ -341,6 +341,8 @@ INDEXES = {
     "admit_waiting.schedules": {"waiting_for_config", "scheduler_configs_pkey"},
     "bury.runs": {"job_runs_pkey"},
     "enqueue.existing": {"job_runs_pkey", "job_runs_key"},
+    "declare.existing": {"scheduler_configs_job_id_name_key"},
+    "declare.outdated": {"scheduler_configs_job_id_name_key"},
     "beat": {"scheduler_configs_due", "delayed_pkey", "waiting_pkey", "ready_pkey", "replicas_pkey"},
     "cancel_run": {"job_runs_pkey"},
     "cancel_run.unpark": {"ready_pkey", "delayed_pkey", "waiting_pkey", "scheduler_locks_run_id_key"},
@@ -365,6 +367,7 @@ EFFORTS = [
     ("agenda", f"array[{JOBS}]", 100),
     ("bury.runs", "'{}', 1, 5", 2000),
     ("enqueue.existing", "'{1, 2, 3}', '{known-1, known-2, known-3}', '{a, b, c}'", 100),
+    ("declare.existing", "'{known-1}', '{1}'", 100),
     ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5", 50),
     ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}", 400),
 ]
