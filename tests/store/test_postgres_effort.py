@@ -48,7 +48,7 @@ class Sent:
     def __init__(self) -> None:
         self._log: list[str] = []
         self._names = {sql: name for name, sql in pg.QUERIES.items()}
-        self._names |= dict.fromkeys((*runs._FRESH, *runs._KNOWN), "enqueue")
+        self._names |= dict.fromkeys((*runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
         self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 4, 16)}
 
     def note(self, query: Any) -> None:
@@ -230,7 +230,13 @@ async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent) -> None:
 
 def test_the_driver_keeps_every_statement_prepared() -> None:
     """It prepares those above 15 KiB each time anew, and forgets the oldest of more than 100."""
-    statements = {*pg.QUERIES.values(), *runs._FRESH, *runs._KNOWN, *(runs._claim_query(n) for n in (1, 4, 16))}
+    statements = {
+        *pg.QUERIES.values(),
+        *runs._FRESH,
+        *runs._CAREFUL,
+        *runs._KNOWN,
+        *(runs._claim_query(n) for n in (1, 4, 16)),
+    }
     assert max(len(sql) for sql in statements) < 15 * 1024
     assert len(statements) < 100
 
@@ -310,12 +316,16 @@ COMPOSED = {
     "claim_runs.4": runs._claim_query(4),
     "claim_runs.16": runs._claim_query(16),
     "enqueue": runs._FRESH[0],
-    "enqueue.keyed": runs._FRESH[1],
+    "enqueue.one": runs._FRESH[1],
+    "enqueue.keyed": runs._CAREFUL[0],
     "enqueue.known": runs._KNOWN[0],
 }
 
 # The tables that grow with what there is to do or was done. The others have a row per job, replica or batch.
 LARGE = {"job_runs", "ready", "delayed", "waiting", "scheduler_configs", "scheduler_locks"}
+
+# One replica reads all slots that are taken, every five seconds; one that starts, all schedules of its jobs.
+READS_ALL = {"bury.runs": {"scheduler_locks"}, "declare.outdated": {"scheduler_configs"}}
 
 # What finds the rows.
 INDEXES = {
@@ -329,6 +339,7 @@ INDEXES = {
     "finish_runs.already": {"job_runs_pkey"},
     "report_progress": {"job_runs_pkey"},
     "enqueue": {"jobs_pkey"},
+    "enqueue.one": {"jobs_pkey"},
     "enqueue.keyed": {"jobs_pkey"},
     "enqueue.known": {"jobs_pkey"},
     "fire_due.claim": {"scheduler_configs_due"},
@@ -369,7 +380,7 @@ EFFORTS = [
     ("enqueue.existing", "'{1, 2, 3}', '{known-1, known-2, known-3}', '{a, b, c}'", 100),
     ("declare.existing", "'{known-1}', '{1}'", 100),
     ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5", 50),
-    ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}", 400),
+    ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}, -1, '0001-01-01', 0", 400),
 ]
 EMPTY, FILLED, ANALYZED = "when the tables were empty", "when they had been filled", "when they had been analyzed"
 
@@ -477,7 +488,7 @@ def _unlimited(plan: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("name", INDEXES)
 def test_the_hot_statements_walk_their_index(found: Found, name: str, when: str) -> None:
     plan = found.plans[when, name]
-    assert walks(plan, LARGE) == []
+    assert walks(plan, LARGE - READS_ALL.get(name, set())) == []
     used = {node["Index Name"] for node, _ in nodes(plan) if "Index Name" in node}
     assert INDEXES[name] <= used
 

@@ -51,10 +51,10 @@ create index scheduler_configs_due
 -- The priorities that schedules have: one step of the index for each, however many schedules have it.
 create view rota.priorities as
 with recursive step (priority) as (
-    select min(priority) from rota.scheduler_configs where enabled and invalid_reason is null
+    (select priority from rota.scheduler_configs where enabled and invalid_reason is null order by priority limit 1)
     union all
-    select (select min(c.priority) from rota.scheduler_configs c
-            where c.enabled and c.invalid_reason is null and c.priority > step.priority)
+    select (select c.priority from rota.scheduler_configs c
+            where c.enabled and c.invalid_reason is null and c.priority > step.priority order by c.priority limit 1)
     from step where step.priority is not null
 )
 select priority from step where priority is not null;
@@ -135,7 +135,7 @@ create table rota.job_runs (
     progress        json,
     result          json,
     error           text
-) with (fillfactor = 40);
+) with (fillfactor = 35);
 create unique index job_runs_tick on rota.job_runs (config_id, idempotency_key) where config_id is not null;
 -- A deleted schedule leaves its ticks with no reference; they must not collide here.
 create unique index job_runs_key on rota.job_runs (idempotency_key, job_id)

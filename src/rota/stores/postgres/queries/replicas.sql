@@ -33,7 +33,8 @@ beaten as (
 renewed as (
     update rota.scheduler_locks l set expires_at = now + l.timeout_seconds * interval '1 second'
     from clock
-    where $2 and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
+    where l.run_id = any(array(select unnest(c.ids) from rota.claims c where $2 and c.replica_id = $1))
+        and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
 ),
 -- Only the caretaker looks. After a restart of the server nobody holds a lock: those who have not beaten since get time
 -- to come back.
@@ -98,8 +99,9 @@ lost as (
     select r.id, exists (select from rota.cancellations c where c.run_id = r.id) as unwanted
     from rota.job_runs r
     where r.state = 'running'
-        and r.id in (select s.id from suspended s join rota.job_runs j on j.id = s.id
-                     where s.token is null or s.token = j.lock_token)
+        and r.id = any(array(
+            select s.id from suspended s
+            where s.token is null or s.token = (select j.lock_token from rota.job_runs j where j.id = s.id)))
     order by r.id for update of r
 ),
 back as (
@@ -125,8 +127,8 @@ freed as (
     where l.run_id in (select id from back where state = 'cancelled')
         or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.run_id)
             and not coalesce(l.replica_id = any(array(select id from living)), false))
-        or (l.replica_id is null and l.run_id is not null and not exists (
-            select from rota.job_runs r where r.id = l.run_id and r.state in ('queued', 'running')))
+        or (l.replica_id is null and l.run_id is not null and (
+            select r.id from rota.job_runs r where r.id = l.run_id and r.state in ('queued', 'running')) is null)
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot)

@@ -31,14 +31,15 @@ made_ready as (
 select count(*) from made
 
 -- name: enqueue.existing
-with input as (
-    select * from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as i (id, job_id, key, n)
+with found as (
+    select i.n, i.id as wanted, coalesce(
+        (select r.id from rota.job_runs r where r.id = i.id),
+        (select r.id from rota.job_runs r
+         where r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null
+             and r.idempotency_key is not null and r.idempotency_key not like 'schedule:%')) as id
+    from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as i (id, job_id, key, n)
 )
-select i.n, r.id, true as created from input i join rota.job_runs r on r.id = i.id
-union all
-select i.n, r.id, false from input i
-join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key
-    and r.config_id is null and r.idempotency_key not like 'schedule:%' and r.id is distinct from i.id
+select n, id, id = wanted as created from found where id is not null
 
 -- name: enqueue.notify
 select pg_notify('rota', 'ready'), pg_notify('rota', 'schedules')

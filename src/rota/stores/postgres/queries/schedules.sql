@@ -11,15 +11,20 @@ on conflict (job_id) do update
 -- name: declare.existing
 select c.id, c.job_id, c.name, c.declared::text as declared
 from rota.scheduler_configs c
-join unnest($1::text[], $2::text[]) as wanted (job_id, name) using (job_id, name)
+where c.id = any(array(
+    select (select d.id from rota.scheduler_configs d where d.job_id = wanted.job_id and d.name = wanted.name)
+    from unnest($1::text[], $2::text[]) as wanted (job_id, name)))
 order by c.id
 for update of c
 
 -- name: declare.outdated
 -- Not due yet, and computed by older rules than ours.
-select id, cron, timezone, (select rota.rota_now()) as now from rota.scheduler_configs
-where job_id = any($1::text[]) and timezone is not null and tzdata < $2 and next_run_at > (select rota.rota_now())
-order by id for update
+select c.id, c.cron, c.timezone, (select rota.rota_now()) as now from rota.scheduler_configs c
+where c.id = any(array(
+    select d.id from rota.scheduler_configs d
+    where d.job_id = any($1::text[]) and d.timezone is not null and d.tzdata < $2))
+    and c.next_run_at > (select rota.rota_now())
+order by c.id for update of c
 
 -- name: declare.recompute
 update rota.scheduler_configs set next_run_at = $2, tzdata = $3, version = version + 1 where id = $1
@@ -214,13 +219,25 @@ made_wait as (
 select count(*) from due
 
 -- name: admit_waiting.schedules
-select c.id from rota.scheduler_configs c
-where c.id in (select distinct config_id from rota.waiting where by_config)
+-- One step of the index for each schedule that has runs waiting, however many.
+with recursive step (config_id) as (
+    (select config_id from rota.waiting where by_config order by config_id limit 1)
+    union all
+    select (select w.config_id from rota.waiting w where w.by_config and w.config_id > step.config_id
+            order by w.config_id limit 1)
+    from step where step.config_id is not null
+)
+select c.id from rota.scheduler_configs c where c.id = any(array(select config_id from step))
 order by c.id for update skip locked
 
 -- name: admit_waiting.jobs
-select j.job_id from rota.jobs j
-where exists (select from rota.waiting w where w.by_job and w.job_id = j.job_id)
+with recursive step (job_id) as (
+    (select job_id from rota.waiting where by_job order by job_id limit 1)
+    union all
+    select (select w.job_id from rota.waiting w where w.by_job and w.job_id > step.job_id order by w.job_id limit 1)
+    from step where step.job_id is not null
+)
+select j.job_id from rota.jobs j where j.job_id = any(array(select job_id from step))
 order by j.job_id for update skip locked
 
 -- name: admit_waiting
