@@ -14,12 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rota.stores.postgres import runs
 from rota.stores.postgres.connection import QUERIES
 
 Position = Literal["before", "during", "blind", "after"]
 POSITIONS: tuple[Position, ...] = ("before", "during", "blind", "after")
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
 _NAMES = {sql: name for name, sql in QUERIES.items()}
+_NAMES |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 4, 16)}
+_NAMES |= dict.fromkeys((*runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
 
 
 @dataclass

@@ -17,7 +17,10 @@ def arm(kind: str, position: str, nth: str) -> None:
     """Die at the n-th COMMIT of a transaction in which the statement named `kind` was run."""
     from rota.stores.queries import load_queries
 
-    names = {_plain(sql): name for name, sql in load_queries("rota.stores.sqlite").items()}
+    # Some are completed when it is known how many rows they are for: those are known by how they begin.
+    beginnings = [
+        (_plain(sql).partition("/*")[0], "/*" in sql, name) for name, sql in load_queries("rota.stores.sqlite").items()
+    ]
     left = [int(nth)]
 
     def die() -> None:
@@ -31,7 +34,11 @@ def arm(kind: str, position: str, nth: str) -> None:
         def statement(event: dict[str, Any]) -> None:
             # The driver takes a statement that begins with a comment for the report of a trigger, and eats the dashes.
             sql = _plain(f"-- {event['sql']}" if event["trigger"] else event["sql"])
-            seen.add(names.get(sql, "effect" if sql.startswith("insert into effects") else ""))
+            seen.update(
+                name for text, completed, name in beginnings if (sql.startswith(text) if completed else sql == text)
+            )
+            if sql.startswith("insert into effects"):
+                seen.add("effect")
 
         def committing() -> bool:
             if position == "before" and kind in seen:
