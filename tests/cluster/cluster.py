@@ -321,12 +321,18 @@ PLACES = ("ready", "delayed", "waiting", "claims", "scheduler_locks", "cancellat
 
 @asynccontextmanager
 async def cluster(
-    url: str, folder: Path, *, count: int = 3, via: str | None = None, **environment: str
+    url: str,
+    folder: Path,
+    *,
+    count: int = 3,
+    via: str | None = None,
+    schedules: Sequence[Schedule] = SCHEDULES,
+    **environment: str,
 ) -> AsyncIterator[Cluster]:
     """A cluster at work."""
     made = Cluster(url, folder, via=via, **environment)
     try:
-        await made.lay_out()
+        await made.lay_out(schedules)
         await made.start(count)
         yield made
     finally:
