@@ -39,19 +39,32 @@ MUTANTS = [
         "tests/store -k 'postgres and not postgres15'",
     ),
     Mutant(
-        "next_run_at advanced in a second transaction",
+        "a schedule that was changed meanwhile is not noticed",
         f"{PG}/schedules.py",
-        '    if await connection.fetchval(pg.QUERIES["fire_due.advance"]',
-        '    await connection.execute("commit; begin")\n'
-        '    if await connection.fetchval(pg.QUERIES["fire_due.advance"]',
+        'if written["advanced"] != len(decisions):',
+        "if False:",
         "tests/store -k 'postgres and not postgres15'",
     ),
     Mutant(
         "next_run_at advanced without a look at the version",
         f"{PG}/queries/schedules.sql",
-        "    where c.id = s.id and c.version = s.version\n",
-        "    where c.id = s.id\n",
+        "where d.id = f.id and d.version = f.version) as place",
+        "where d.id = f.id) as place",
         "tests/store -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "plain finish without the token (Postgres)",
+        f"{PG}/queries/runs.sql",
+        "and case when (r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[])) then true else false end",
+        "and case when r.id in (select unnest($1::bigint[]) where $2::bigint[] is not null) then true else false end",
+        "tests/store/test_plain_outcomes.py -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "a second try of enqueue takes everything for new",
+        f"{PG}/runs.py",
+        "lambda: self._enqueue(ids, runs, _KNOWN)",
+        "lambda: self._enqueue(ids, runs, _FRESH)",
+        "tests/store/test_postgres_only.py",
     ),
     Mutant(
         "finish without the token (Postgres)",
@@ -70,8 +83,8 @@ MUTANTS = [
     Mutant(
         "a claim does not look at the state",
         f"{PG}/queries/runs.sql",
-        "    where r.id = popped.id and r.state = 'queued'\n",
-        "    where r.id = popped.id\n",
+        "    where r.id = any(taken.ids) and r.state = 'queued'\n",
+        "    where r.id = any(taken.ids)\n",
         "tests/store tests/app -k 'postgres and not postgres15'",
     ),
     Mutant(
@@ -127,8 +140,8 @@ MUTANTS = [
     Mutant(
         "a second try of enqueue makes new ids",
         f"{PG}/runs.py",
-        "                return await _enqueue(pooled, ids, runs)",
-        "                return await _enqueue(pooled, await _new_ids(pooled, len(runs)), runs)",
+        "            return await _enqueue(connection, ids, runs, known)",
+        "            return await _enqueue(connection, await _new_ids(connection, len(runs)), runs, known)",
         "tests/store/test_postgres_only.py",
     ),
     Mutant(
