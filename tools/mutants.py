@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "plain finish without the token (Postgres)",
         f"{PG}/queries/runs.sql",
-        "and case when (r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[])) then true else false end",
-        "and case when r.id in (select unnest($1::bigint[]) where $2::bigint[] is not null) then true else false end",
+        "(r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[]))",
+        "r.id in (select unnest($1::bigint[]) where $2::bigint[] is not null)",
         "tests/store/test_plain_outcomes.py -k 'postgres and not postgres15'",
     ),
     Mutant(

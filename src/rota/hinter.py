@@ -1,17 +1,19 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
 A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
-within the next moment goes out together at its end.
+within the next moment goes out together at its end. The moment is longer when hints take long: where many hint, the
+database has better things to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from rota.clock import steady
 from rota.errors import RotaError
 from rota.store import Hint, Store
 
-_MOMENT = 0.005
+_MOMENT, _LONGEST = 0.005, 0.1
 
 
 class Hinter:
@@ -27,12 +29,13 @@ class Hinter:
 
     async def _send(self) -> None:
         while self._wanted:
+            started = steady()
             while self._wanted:
                 try:
                     await self._store.hint(self._wanted.pop())
                 except RotaError:
                     return  # nothing depends on a hint
-            await asyncio.sleep(_MOMENT)
+            await asyncio.sleep(min(max(_MOMENT, 10 * (steady() - started)), _LONGEST))
 
     async def close(self) -> None:
         if self._task is not None:

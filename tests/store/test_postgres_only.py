@@ -58,3 +58,10 @@ async def test_a_run_that_is_cancelled_while_it_is_admitted_takes_no_slot(databa
         await operator.close()
         await admitting
         assert await execute(url, "select 1 from scheduler_locks union all select 1 from ready") == []
+
+
+async def test_a_claim_takes_no_more_than_its_row_can_hold(databases: Databases, tmp_path: Path) -> None:
+    async with opened(databases.new("postgres", tmp_path)) as store:
+        await store.enqueue([NewRun(job_id=JOB) for _ in range(1200)])
+        assert len(await store.claim_runs(1, 7, [JOB], 5000)) == 1000
+        assert len(await store.claim_runs(1, 8, [JOB], 5000)) == 200

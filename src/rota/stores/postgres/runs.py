@@ -18,6 +18,7 @@ from rota.stores.postgres.base import PostgresBase
 
 _ID_BLOCK = 50
 _MOST_MERGED = 16
+_MOST_CLAIMED = 1000  # their ids fit into one page
 _FIRST = -(2**63)
 _LOOK_AGAIN, _MANY = 0.1, 100
 _order = attrgetter("rank", "id")
@@ -81,6 +82,7 @@ class PostgresRuns(PostgresBase):
         return taken[::-1]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+        limit = min(limit, _MOST_CLAIMED)
         # Claimed rows leave dead entries at the front of the index. While the going is good the scan starts behind
         # them; it looks at all of it every so often, since better ranks may have come, and others may have let go.
         start = self._claimed_up_to if steady() < self._look_again_at else _FIRST
