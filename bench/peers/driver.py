@@ -128,7 +128,8 @@ def _answer(starts: list[tuple[float, float]]) -> None:
 
 
 def _say(answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
+    """On a line of its own, in one piece: the peer may be talking on another thread."""
+    os.write(1, f"\n{json.dumps(answer)}\n".encode())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
