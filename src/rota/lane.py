@@ -22,7 +22,7 @@ _AHEAD_SECONDS = 0.04
 
 
 class Lane(ABC):
-    """A number of places, and a queue before them that is as long as 20 ms of work."""
+    """A number of places, and a queue before them that is as long as 40 ms of work."""
 
     def __init__(self, jobs: Sequence[str], places: int) -> None:
         self.jobs, self._places = list(jobs), places

@@ -19,6 +19,7 @@ _BATCH = 1000
 _LONGEST_SLEEP = 60.0
 _BLOCKED = (0.05, 1.0)
 _WAITING = 1.0
+_ASK_EVERY = 0.1
 
 
 @dataclass(slots=True)
@@ -48,17 +49,19 @@ class Scheduler(Service):
         self._contended: dict[int, _Contention] = {}
         self._blocked = 0.0
         self._agenda = Agenda(due=False, delayed=False, next_in=None, waiting=False)
+        self._asked_at = 0.0
         self._more = False
 
     async def step(self) -> float | None:
-        if not self._more:
-            self._agenda = await self._store.agenda(self._jobs)
+        # As long as there is more than one transaction should do, it need not ask each time; but others wait too.
+        if not self._more or time.monotonic() - self._asked_at > _ASK_EVERY:
+            self._asked_at, self._agenda = time.monotonic(), await self._store.agenda(self._jobs)
         agenda, moved, wait = self._agenda, 0, self._agenda.waiting
+        self._more = False
         if agenda.due:
             fired = await self._fire()
             self._made_ready(fired.ready)
             moved, wait = fired.schedules, wait or fired.runs > fired.ready
-            # As long as there is more than one transaction should do, nobody has to ask.
             self._more = fired.schedules == self._batch
         if agenda.delayed:
             promoted = await self._store.promote_due(_BATCH)

@@ -333,6 +333,7 @@ class Worker:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
                 self._to_flush.set_here()
+            self._learn()  # also that nothing was done
 
     async def _flush(self) -> None:
         """Send what is in the outbox; it leaves it only when the store has answered."""

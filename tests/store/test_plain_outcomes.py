@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from rota.store import Claim, Outcome
+from rota.store import Claim, JobRow, Outcome
 from tests.store.steps import JOB, claim, claim_one, count, enqueue, get, opened, running
 
 
 def plain(claimed: Claim) -> Outcome:
-    return Outcome(id=claimed.id, token=claimed.token, state="succeeded", plain=True)
+    return Outcome(
+        id=claimed.id, token=claimed.token, state="succeeded", plain=True, slot=claimed.slot,
+        scheduled=claimed.config_id is not None,
+    )  # fmt: skip
 
 
 async def test_plain_successes_of_several_claims_are_recorded_together(url: str) -> None:
@@ -60,3 +63,20 @@ async def test_a_plain_success_and_other_outcomes_go_together(url: str) -> None:
         finished = await store.finish_runs([plain(first), failed], closed=[first.token])
         assert finished.accepted == {first.id, second.id}
         assert [(await get(store, c.id)).state for c in (first, second)] == ["succeeded", "failed"]
+
+
+async def test_a_plain_success_frees_its_slot_only_if_it_is_accepted(url: str) -> None:
+    async with opened(url) as store:
+        await store.declare([JobRow(job_id=JOB, concurrency_limit=1)], [])
+        for _ in range(2):
+            await enqueue(store)
+        await store.admit_waiting()
+        stale = await claim_one(store)
+        assert stale.slot
+        await store.leave(1)
+        fresh = await claim_one(store, replica=2)
+        refused = await store.finish_runs([plain(stale)], closed=[])
+        assert (refused.lost, refused.freed, await count(url, "scheduler_locks")) == ((stale.id,), False, 1)
+        accepted = await store.finish_runs([plain(fresh)], closed=[])
+        assert accepted.accepted == {fresh.id}
+        assert (accepted.freed, await count(url, "scheduler_locks")) == (True, 0)

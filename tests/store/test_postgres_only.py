@@ -17,8 +17,9 @@ from tests.harness import Databases, execute
 from tests.store.steps import JOB, opened
 
 
+@pytest.mark.parametrize("other", [JOB, "other"], ids=["one statement", "a transaction"])
 async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
-    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     url, real, calls = databases.new("postgres", tmp_path), runs._enqueue, 0
 
@@ -34,7 +35,7 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
 
     async with opened(url) as store:
         monkeypatch.setattr(runs, "_enqueue", cut_after_commit)
-        made = await store.enqueue([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k"), NewRun(job_id=JOB)])
+        made = await store.enqueue([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k"), NewRun(job_id=other)])
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]

@@ -17,10 +17,10 @@ from typing import Any
 import apsw
 import pytest
 
-from rota.settings import Settings
 from rota.store import Claim, NewRun, Outcome
 from rota.stores.sqlite import SQLiteStore
 from rota.stores.sqlite.session import QUERIES
+from tests.store import steps
 from tests.store.steps import decide
 
 MILLION = 1_000_000
@@ -59,13 +59,9 @@ class Effort:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(Settings(url=f"sqlite:///{path}"))
-    await store.open()
-    try:
-        await store.migrate()
+    async with steps.opened(f"sqlite:///{path}") as store:
+        assert isinstance(store, SQLiteStore)
         yield store
-    finally:
-        await store.close()
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ nothing to reset. Handlers, who may leave anything, have the driver's pool.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -19,13 +20,14 @@ from rota.clock import steady
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 _IDLE_SECONDS = 60.0
+_GRACE = 2.0
 
 
 class Pool:
     """At most so many connections; the one used last is used next, and those not needed for a minute are closed."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int) -> None:
-        self._connect = connect
+        self._connect, self._most = connect, most
         self._places = asyncio.Semaphore(most)
         self._idle: list[tuple[float, Connection]] = []
         self._in_use: set[Connection] = set()
@@ -58,11 +60,15 @@ class Pool:
             yield connection
 
     async def close(self) -> None:
-        """Say good-bye to those that are idle; cut off those that are in use."""
+        """Let those in use come to an end, for a moment; then cut them off. Say good-bye to the others."""
         self._closed = True
         if self._trimmer is not None:
             self._trimmer.cancel()
-        for connection in self._in_use:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                for _ in range(self._most):
+                    await self._places.acquire()
+        for connection in list(self._in_use):
             connection.terminate()
         idle, self._idle = [connection for _, connection in self._idle], []
         await asyncio.gather(*(_part(connection) for connection in idle))
@@ -105,6 +111,6 @@ class Pool:
 
 async def _part(connection: Connection) -> None:
     try:
-        await connection.close(timeout=2.0)
+        await connection.close(timeout=_GRACE)
     except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection.terminate()

@@ -12,15 +12,17 @@ import asyncpg
 
 from rota.clock import steady
 from rota.errors import BadInput, NotFound, NotOpen, RunLost, TransactionLost, WrongState
+from rota.settings import Settings
 from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
+from rota.stores.postgres.front import Front
 
 _ID_BLOCK = 50
 _MOST_MERGED = 16
 _MOST_CLAIMED = 1000  # their ids fit into one page
 _FIRST = -(2**63)
-_LOOK_AGAIN, _MANY = 0.1, 100
+_MANY = 100
 _order = attrgetter("rank", "id")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
@@ -48,9 +50,11 @@ _CAREFUL_FOR = 10.0
 class PostgresRuns(PostgresBase):
     _ids: list[int] | None = None
     _unanswered: frozenset[int] = frozenset()
-    _claimed_up_to = 0
-    _look_again_at = 0.0
     _careful_until = 0.0
+
+    def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
+        super().__init__(settings, tag=tag, pool_size=pool_size)
+        self._fronts: dict[tuple[str, ...], Front[int]] = {}
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
@@ -83,19 +87,13 @@ class PostgresRuns(PostgresBase):
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         limit = min(limit, _MOST_CLAIMED)
-        # Claimed rows leave dead entries at the front of the index. While the going is good the scan starts behind
-        # them; it looks at all of it every so often, since better ranks may have come, and others may have let go.
-        start = self._claimed_up_to if steady() < self._look_again_at else _FIRST
+        front = self._fronts.setdefault(tuple(jobs), Front(_FIRST))
+        start = front.start()
         claims = await self._claim(replica_id, token, jobs, limit, start)
         if not claims and start != _FIRST:
             start = _FIRST
             claims = await self._claim(replica_id, token, jobs, limit, start)
-        if len(claims) < max(limit, _MANY):
-            self._look_again_at = 0.0
-        else:
-            self._claimed_up_to = claims[-1].rank
-            if start == _FIRST:
-                self._look_again_at = steady() + _LOOK_AGAIN
+        front.note(start, claims[-1].rank if len(claims) >= max(limit, _MANY) else None)
         return claims
 
     async def _claim(self, replica_id: int, token: int, jobs: Sequence[str], limit: int, start: int) -> list[Claim]:

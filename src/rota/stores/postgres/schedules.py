@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import asyncpg
 import msgspec
 
-from rota.clock import steady
 from rota.errors import BadInput, NotFound, StaleWrite
+from rota.settings import Settings
 from rota.store import (
     Agenda,
     Decide,
@@ -26,20 +26,22 @@ from rota.store import (
 )
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
+from rota.stores.postgres.front import Front
 from rota.timetable import TZDATA_VERSION, next_by_rules
 
-_Front: TypeAlias = tuple[int, datetime, int]
+_Reached: TypeAlias = tuple[int, datetime, int]
+"""Priority, due time and id of a schedule."""
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
-_FRONT: _Front = (-1, _NEVER, 0)
-_LOOK_AGAIN = 0.1
+_FRONT: _Reached = (-1, _NEVER, 0)
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
 class PostgresSchedules(PostgresBase):
     most_locked = 500  # advisory locks live in shared memory, which is small and everybody's
 
-    _fired_up_to: _Front = _FRONT
-    _fire_anew_at = 0.0
+    def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
+        super().__init__(settings, tag=tag, pool_size=pool_size)
+        self._front: Front[_Reached] = Front(_FRONT)
 
     async def declare(self, jobs: Sequence[JobRow], schedules: Sequence[Declaration]) -> None:
         async def transition(connection: pg.Connection) -> None:
@@ -123,15 +125,13 @@ class PostgresSchedules(PostgresBase):
     async def fire_due(
         self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
     ) -> Fired:
-        # Schedules that were advanced leave dead entries at the front of the index; while the going is good the scan
-        # starts behind them.
-        behind = self._fired_up_to if steady() < self._fire_anew_at else _FRONT
+        start = self._front.start()
 
         async def transition(connection: pg.Connection) -> Fired:
             claimed = await connection.fetch(
-                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *behind
+                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *start
             )
-            self._note_front(claimed, limit, anew=behind is _FRONT)
+            self._front.note(start, _reached(claimed[-1]) if len(claimed) == limit else None)
             contended = tuple(row["id"] for row in claimed if not row["locked"])
             due = await _due(connection, [row for row in claimed if row["locked"]])
             if not due:
@@ -140,18 +140,9 @@ class PostgresSchedules(PostgresBase):
             return await _write(connection, now, decide(now, due), contended)
 
         fired = await self.whole(transition)
-        if not fired.schedules and behind is not _FRONT:
+        if not fired.schedules and not fired.contended and start != _FRONT:
             return await self.fire_due(decide, jobs=jobs, limit=limit, advisory=advisory, leave=leave)
         return fired
-
-    def _note_front(self, claimed: list[asyncpg.Record], limit: int, *, anew: bool) -> None:
-        if len(claimed) < limit:
-            self._fire_anew_at = 0.0
-            return
-        last = claimed[-1]
-        self._fired_up_to = (last["priority"], last["next_run_at"] or _NEVER, last["id"])
-        if anew:
-            self._fire_anew_at = steady() + _LOOK_AGAIN
 
     async def promote_due(self, limit: int) -> int:
         return int(await self.fetch_value("promote_due", limit))
@@ -172,6 +163,10 @@ class PostgresSchedules(PostgresBase):
 
     async def mark_unknown(self) -> list[tuple[int, str]]:
         return [(row["id"], row["invalid_reason"]) for row in await self.fetch("mark_unknown")]
+
+
+def _reached(row: asyncpg.Record) -> _Reached:
+    return row["priority"], row["next_run_at"] or _NEVER, row["id"]
 
 
 async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:

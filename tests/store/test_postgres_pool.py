@@ -1,0 +1,133 @@
+"""The pool of rota's own connections: what is handed on, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from rota.clock import steady
+from rota.stores.postgres import connection as pg
+from rota.stores.postgres.pool import Pool
+from tests.app.waiting import until
+from tests.harness import Databases
+
+PID = "select pg_backend_pid()"
+
+
+@pytest.fixture
+def url(databases: Databases, tmp_path: Path) -> str:
+    return databases.new("postgres", tmp_path)
+
+
+@asynccontextmanager
+async def pooled(url: str, most: int = 2) -> AsyncIterator[Pool]:
+    pool = pg.make_pool(url, "rota-pool-test", most)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def pid(pool: Pool) -> int:
+    return int((await pool.fetch(PID))[0][0])
+
+
+async def sessions(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(
+            await connection.fetchval(
+                "select count(*) from pg_stat_activity "
+                "where application_name = 'rota-pool-test' and datname = current_database()"
+            )
+        )
+    finally:
+        await connection.close()
+
+
+async def test_a_connection_is_used_again(url: str) -> None:
+    async with pooled(url) as pool:
+        assert await pid(pool) == await pid(pool)
+
+
+async def test_a_failed_statement_costs_no_connection_and_leaves_nothing_behind(url: str) -> None:
+    async with pooled(url) as pool:
+        before = await pid(pool)
+
+        async def fail() -> None:
+            async with pool.begin() as connection:
+                await connection.execute("create table gone (n int)")
+                await connection.execute("select 1 / 0")
+
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await fail()
+        assert await pid(pool) == before
+        assert (await pool.fetch("select to_regclass('gone')"))[0][0] is None
+
+
+async def test_one_that_was_cut_off_in_the_middle_is_not_used_again(url: str) -> None:
+    async with pooled(url, most=1) as pool:
+        before = await pid(pool)
+        busy = asyncio.create_task(pool.fetch("select pg_sleep(60)"))
+
+        async def asleep() -> bool:
+            connection = await asyncpg.connect(url)
+            try:
+                return bool(await connection.fetch("select from pg_stat_activity where wait_event = 'PgSleep'"))
+            finally:
+                await connection.close()
+
+        await until(asleep)
+        busy.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await busy
+        assert await pid(pool) != before
+
+
+async def test_one_that_the_server_ended_is_replaced(url: str) -> None:
+    async with pooled(url, most=1) as pool:
+        before = await pid(pool)
+        connection = await asyncpg.connect(url)
+        await connection.execute(f"select pg_terminate_backend({before})")
+        await connection.close()
+
+        async def noticed() -> bool:
+            return pool._idle[0][1].is_closed()
+
+        await until(noticed)
+        assert await pid(pool) != before
+
+
+async def test_no_more_connections_than_allowed(url: str) -> None:
+    async with pooled(url, most=2) as pool:
+        await asyncio.gather(*(pool.fetch("select pg_sleep(0.01)") for _ in range(20)))
+        assert await sessions(url) == 2
+
+
+async def test_what_is_under_way_is_finished_before_the_pool_closes(url: str) -> None:
+    async with pooled(url) as pool:
+        task = asyncio.create_task(pool.fetch("select pg_sleep(0.3), 7"))
+        while not pool._in_use:
+            await asyncio.sleep(0)
+    assert (await task)[0][1] == 7
+
+    async def gone() -> bool:
+        return await sessions(url) == 0
+
+    await until(gone)
+
+
+async def test_one_that_nobody_needed_for_a_minute_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pooled(url) as pool:
+        before = await pid(pool)
+        pool._trim()
+        assert await pid(pool) == before
+        later = steady() + 61
+        monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda: later)
+        pool._trim()
+        assert not pool._idle
