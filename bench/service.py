@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
@@ -24,6 +25,11 @@ def plain(n: int) -> None: ...
 
 @app.job
 async def tick() -> None: ...
+
+
+@app.job
+async def lasting() -> None:
+    await asyncio.sleep(2)
 
 
 @app.job

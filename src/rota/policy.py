@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Literal
 
 from rota.errors import BadInput
@@ -104,7 +105,7 @@ class Decider:
 
     def __init__(self, *, late_after: float, check: Callable[[str, str], str | None]) -> None:
         self._late_after = timedelta(seconds=late_after)
-        self._check = check
+        self._check = lru_cache(maxsize=256)(check)  # many schedules of a job have the same parameters, or none
 
     def __call__(self, now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
         probing: set[str] = set()

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -87,15 +88,15 @@ class DueSchedule(Declaration, frozen=True, kw_only=True):
     next_run_at: datetime | None
     paused_at: datetime | None
     resumed_at: datetime | None
-    held: int
-    """Slots of this schedule that are taken."""
-    waiting: int
-    """Its runs that wait for a slot."""
     as_declared: bool
     """Its parameters are those that some code declared."""
-    job_limited: bool
-    breaker: Literal["closed", "open", "half_open"]
-    breaker_retry_at: datetime | None
+    held: int = 0
+    """Slots of this schedule that are taken."""
+    waiting: int = 0
+    """Its runs that wait for a slot."""
+    job_limited: bool = False
+    breaker: Literal["closed", "open", "half_open"] = "closed"
+    breaker_retry_at: datetime | None = None
     """When an open (or stuck half-open) breaker lets the next probe through."""
 
 
@@ -120,6 +121,16 @@ class Decision(Row, frozen=True, kw_only=True):
     cancel_running: bool = False
     probe: bool = False
     invalid_reason: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """The tick that was due is ready to run, and nothing else is to be said."""
+        return (
+            len(self.ticks) == 1
+            and self.ticks[0].place == "ready"
+            and self.ticks[0].due_at == self.schedule.next_run_at
+            and not (self.cancel_running or self.probe or self.invalid_reason)
+        )
 
 
 Decide: TypeAlias = Callable[[datetime, Sequence[DueSchedule]], list[Decision]]
@@ -527,6 +538,7 @@ class Store(ABC):
 # -- rules that both stores follow ----------------------------------------------------------------
 
 
+@lru_cache(maxsize=100)
 def tick_key(due_at: datetime) -> str:
     """The idempotency key of a tick: the same instant gives the same key everywhere."""
     return f"schedule:{(due_at - _EPOCH) // _MICROSECOND * 1000}"

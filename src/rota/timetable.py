@@ -69,17 +69,23 @@ def next_by_rules(expression: str, timezone: str | None, after: datetime) -> dat
 class Timetable(ABC):
     """A set of instants. Takes any aware datetime, returns datetimes in UTC."""
 
-    __slots__ = ("expression", "timezone")
+    __slots__ = ("_last", "expression", "timezone")
 
     def __init__(self, expression: str, timezone: str) -> None:
         self.expression, self.timezone = expression, timezone
+        self._last: tuple[datetime, datetime] | None = None
 
     def __repr__(self) -> str:
         return f"timetable({self.expression!r}, {self.timezone!r})"
 
     def next(self, after: datetime) -> datetime:
         """The first tick strictly later than `after`."""
-        return _EPOCH + timedelta(seconds=self._ceil(_seconds(after) + 1))
+        last = self._last  # schedules with the same expression are due at the same time, and ask the same
+        if last is not None and last[0] == after:
+            return last[1]
+        found = _EPOCH + timedelta(seconds=self._ceil(_seconds(after) + 1))
+        self._last = (after, found)
+        return found
 
     def latest(self, at: datetime) -> datetime | None:
         """The newest tick that is not later than `at`; None if there was none in 40 years."""

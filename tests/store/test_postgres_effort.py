@@ -173,7 +173,7 @@ async def test_250_ticks_are_three_statements_in_one_transaction(url: str, sent:
             await execute(url, due)
             fired = await store.fire_due(decide, jobs=["a"], limit=250, advisory=True, leave=[])
             assert (fired.schedules, fired.ready) == (250, 250)
-        assert await sent.take() == ["begin", "fire_due.claim", "fire_due.slots", "fire_due.write", "commit"]
+        assert await sent.take() == ["begin", "fire_due.claim", "fire_due.taken", "fire_due.plain", "commit"]
         assert await transactions(url, "job_runs", "ready", "scheduler_locks", "scheduler_configs") == 1
 
 
@@ -306,7 +306,7 @@ with made as (
 )
 insert into rota.waiting (rank, id, job_id, config_id, by_config, by_job)
 select rota.rank(run_at, 5), id, job_id, config_id, true, false from made;
-insert into rota.scheduler_locks (config_id, run_id, expires_at)
+insert into rota.scheduler_locks (config_id, lock_token, expires_at)
 select x, {FINISHED} + x, 'infinity' from generate_series(1, 100) as x;
 """
 
@@ -329,13 +329,13 @@ READS_ALL = {"bury.runs": {"scheduler_locks"}, "declare.outdated": {"scheduler_c
 
 # What finds the rows.
 INDEXES = {
-    "claim_runs.1": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_run_id_key"},
-    "claim_runs.4": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_run_id_key"},
-    "claim_runs.16": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_run_id_key"},
+    "claim_runs.1": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "claim_runs.4": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "claim_runs.16": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "claim_runs.fronts": {"ready_pkey"},
     "claim_runs.again": {"claims_pkey", "job_runs_pkey"},
-    "finish_runs.plain": {"job_runs_pkey", "claims_pkey", "scheduler_locks_run_id_key"},
-    "finish_runs": {"job_runs_pkey", "claims_pkey", "scheduler_locks_run_id_key"},
+    "finish_runs.plain": {"job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "finish_runs": {"job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "finish_runs.already": {"job_runs_pkey"},
     "report_progress": {"job_runs_pkey"},
     "enqueue": {"jobs_pkey"},
@@ -343,7 +343,8 @@ INDEXES = {
     "enqueue.keyed": {"jobs_pkey"},
     "enqueue.known": {"jobs_pkey"},
     "fire_due.claim": {"scheduler_configs_due"},
-    "fire_due.slots": {"scheduler_locks_config", "waiting_for_config", "jobs_pkey"},
+    "fire_due.taken": {"scheduler_locks_config", "waiting_for_config", "jobs_pkey"},
+    "fire_due.plain": {"job_runs_tick", "scheduler_configs_pkey"},
     "fire_due.write": {"job_runs_tick", "scheduler_configs_pkey"},
     "promote_due": {"delayed_pkey", "job_runs_pkey", "scheduler_configs_pkey", "jobs_pkey"},
     "admit_waiting": {"waiting_for_config", "waiting_for_job", "waiting_pkey", "job_runs_pkey"},
@@ -356,7 +357,7 @@ INDEXES = {
     "declare.outdated": {"scheduler_configs_job_id_name_key"},
     "beat": {"scheduler_configs_due", "delayed_pkey", "waiting_pkey", "ready_pkey", "replicas_pkey"},
     "cancel_run": {"job_runs_pkey"},
-    "cancel_run.unpark": {"ready_pkey", "delayed_pkey", "waiting_pkey", "scheduler_locks_run_id_key"},
+    "cancel_run.unpark": {"ready_pkey", "delayed_pkey", "waiting_pkey", "scheduler_locks_pkey"},
     "retry_run": {"job_runs_pkey"},
     "get_runs": {"job_runs_pkey"},
     "prune": {"job_runs_pkey", "job_runs_tick"},

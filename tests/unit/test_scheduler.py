@@ -83,3 +83,12 @@ async def test_what_was_known_of_a_rush_is_forgotten_after_it(now: list[float]) 
     store.due += 1
     assert await rounds.step() == 0
     assert store.asked["fire_due"] == 3
+
+
+async def test_after_a_rush_it_asks_again(now: list[float]) -> None:
+    store = Counting()
+    store.due, rounds = 600, scheduler(store)
+    assert [await rounds.step() for _ in range(2)] == [0, 0]
+    assert store.due == 0
+    await rounds.step()
+    assert store.asked == {"agenda": 2, "fire_due": 2}

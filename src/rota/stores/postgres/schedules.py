@@ -173,32 +173,60 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
     """The claimed rows with their slots and the breaker of their job, read after the rows were locked."""
     if not rows:
         return []
-    ids, names = [row["id"] for row in rows], [row["job_id"] for row in rows]
-    slots = {row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.slots"], ids, names)}
-    tripped = sorted({row["job_id"] for row in rows if slots[row["id"]]["breaker"] != "closed"})
-    breakers = {}
-    if tripped:
+    ids, names = [row["id"] for row in rows], list({row["job_id"] for row in rows})
+    taken: dict[int | str, asyncpg.Record] = {
+        row["job_id"] or row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.taken"], ids, names)
+    }
+    breakers: dict[str, asyncpg.Record] = {}
+    if tripped := sorted(name for name in names if name in taken and taken[name]["breaker"] != "closed"):
         breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
-    due = []
+    due, fields = [], list(rows[0].keys())[:-2]  # all but `now` and `locked`
     for row in rows:
-        breaker, slot, values = breakers.get(row["job_id"]), slots[row["id"]], dict(row)
-        del values["now"], values["locked"]
-        due.append(
-            DueSchedule(
-                **values,
-                held=slot["held"],
-                waiting=slot["waiting"],
-                job_limited=slot["job_limited"],
+        schedule = DueSchedule(**dict(zip(fields, row, strict=False)))
+        if taken:
+            mine, of_job, breaker = taken.get(schedule.id), taken.get(schedule.job_id), breakers.get(schedule.job_id)
+            schedule = msgspec.structs.replace(
+                schedule,
+                held=mine["held"] if mine else 0,
+                waiting=mine["waiting"] if mine else 0,
+                job_limited=of_job is not None and of_job["limited"],
                 breaker=breaker["breaker"] if breaker else "closed",
                 breaker_retry_at=breaker["retry_at"] if breaker else None,
             )
-        )
+        due.append(schedule)
     return due
 
 
 async def _write(
     connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...]
 ) -> Fired:
+    plain = [d for d in decisions if d.plain]
+    others = [d for d in decisions if not d.plain] if len(plain) < len(decisions) else []
+    runs = ready = made = advanced = 0
+    if plain:
+        values = [(d.schedule.id, d.schedule.version, d.ticks[0].key, d.next_run_at) for d in plain]
+        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *pg.columns(values, 4), TZDATA_VERSION)
+        runs = ready = made = written["made"]
+        advanced = written["advanced"]
+    if others:
+        [written] = await _write_others(connection, others)
+        runs, ready, made = runs + written["runs"], ready + written["ready"], made + written["made"]
+        advanced += written["advanced"]
+    if advanced != len(decisions):
+        raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
+    started = [tick.due_at for d in decisions for tick in d.ticks if tick.place == "ready"]
+    return Fired(
+        schedules=len(decisions),
+        runs=runs,
+        ready=ready,
+        skipped=made - runs,
+        contended=contended,
+        invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
+        lateness=(now - min(started)).total_seconds() if started else 0.0,
+    )
+
+
+async def _write_others(connection: pg.Connection, decisions: list[Decision]) -> list[asyncpg.Record]:
     ticks = [
         (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority,
          None if tick.place == "ready" else tick.place,
@@ -211,20 +239,8 @@ async def _write(
     if probing := [d.schedule.job_id for d in decisions if d.probe]:
         await connection.fetch(pg.QUERIES["fire_due.probe"], probing)
     frontier = [(d.schedule.id, d.schedule.version, d.next_run_at, d.invalid_reason) for d in decisions]
-    [written] = await connection.fetch(
+    return await connection.fetch(
         pg.QUERIES["fire_due.write"], *pg.columns(ticks, 14), *pg.columns(frontier, 4), TZDATA_VERSION
-    )
-    if written["advanced"] != len(decisions):
-        raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
-    started = [tick.due_at for d in decisions for tick in d.ticks if tick.place == "ready"]
-    return Fired(
-        schedules=len(decisions),
-        runs=written["runs"],
-        ready=written["ready"],
-        skipped=written["made"] - written["runs"],
-        contended=contended,
-        invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
-        lateness=(now - min(started)).total_seconds() if started else 0.0,
     )
 
 

@@ -172,11 +172,13 @@ create index waiting_for_config on rota.waiting (config_id, rank, id) where by_c
 create index waiting_for_job on rota.waiting (job_id, rank, id) where by_job;
 
 -- Slots that are taken. A slot given to a run that nobody has started yet does not expire: it has no holder to fail.
+-- The token is the id of the run that has it, and a number below 0 where somebody takes one by hand.
+create sequence rota.slots_by_hand increment -1;
 create table rota.scheduler_locks (
-    lock_token      uuid not null unique default gen_random_uuid(),
+    lock_token      bigint primary key default nextval('rota.slots_by_hand'),
     config_id       integer,
     job_id          text,
-    run_id          bigint unique,
+    run_id          bigint generated always as (case when lock_token > 0 then lock_token end) stored,
     replica_id      integer,
     timeout_seconds integer not null default 300,
     acquired_at     timestamptz not null default rota.rota_now(),

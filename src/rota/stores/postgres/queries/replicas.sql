@@ -33,7 +33,7 @@ beaten as (
 renewed as (
     update rota.scheduler_locks l set expires_at = now + l.timeout_seconds * interval '1 second'
     from clock
-    where l.run_id = any(array(select unnest(c.ids) from rota.claims c where $2 and c.replica_id = $1))
+    where l.lock_token = any(array(select unnest(c.ids) from rota.claims c where $2 and c.replica_id = $1))
         and l.replica_id = $1 and l.expires_at < now + l.timeout_seconds * interval '0.5 seconds'
 ),
 -- Only the caretaker looks. After a restart of the server nobody holds a lock: those who have not beaten since get time
@@ -89,8 +89,8 @@ orphaned as (
     returning c.token, c.ids
 ),
 suspended as (
-    select run_id as id, null::bigint as token from rota.scheduler_locks
-    where expires_at <= (select now from clock) and run_id is not null
+    select lock_token as id, null::bigint as token from rota.scheduler_locks
+    where expires_at <= (select now from clock) and lock_token > 0
         and not coalesce(replica_id = any(array(select id from living)), false)
     union all
     select unnest(ids), token from orphaned
@@ -119,20 +119,20 @@ answered as (
 ),
 kept as (
     update rota.scheduler_locks l set replica_id = null, expires_at = 'infinity'
-    from back where l.run_id = back.id and back.state = 'queued'
-    returning l.run_id
+    from back where l.lock_token = back.id and back.state = 'queued'
+    returning l.lock_token
 ),
 freed as (
     delete from rota.scheduler_locks l
-    where l.run_id in (select id from back where state = 'cancelled')
-        or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.run_id)
+    where l.lock_token in (select id from back where state = 'cancelled')
+        or (l.expires_at <= (select now from clock) and not exists (select from back where back.id = l.lock_token)
             and not coalesce(l.replica_id = any(array(select id from living)), false))
-        or (l.replica_id is null and l.run_id is not null and (
-            select r.id from rota.job_runs r where r.id = l.run_id and r.state in ('queued', 'running')) is null)
+        or (l.replica_id is null and l.lock_token > 0 and (
+            select r.id from rota.job_runs r where r.id = l.lock_token and r.state in ('queued', 'running')) is null)
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, exists (select from rota.scheduler_locks l where l.run_id = back.id)
+    select rank, id, job_id, exists (select from rota.scheduler_locks l where l.lock_token = back.id)
     from back where state = 'queued'
     on conflict do nothing
 )

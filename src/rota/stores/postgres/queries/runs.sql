@@ -73,7 +73,7 @@ held as (
     update rota.scheduler_locks l
     set replica_id = $2, expires_at = clock.now + l.timeout_seconds * interval '1 second'
     from clock
-    where l.run_id = any(array(select id from popped where slot))
+    where l.lock_token = any(array(select id from popped where slot))
 )
 select id, job_id, attempt, losses, parameters, idempotency_key, due, config_id, correlation_id, slot, rank
 from claimed join popped using (id)
@@ -104,7 +104,7 @@ insert into rota.claims (token, replica_id, ids) values ($1, $2, '{}') on confli
 -- name: claim_runs.again
 select r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key,
        rota.microseconds(coalesce(r.due_at, r.created_at)), r.config_id, r.correlation_id,
-       exists (select from rota.scheduler_locks l where l.run_id = r.id) as slot,
+       exists (select from rota.scheduler_locks l where l.lock_token = r.id) as slot,
        rota.rank(r.run_at, r.priority) as rank
 from rota.claims c join rota.job_runs r on r.id = any(c.ids) and r.lock_token = c.token and r.state = 'running'
 where c.token = $1
@@ -129,7 +129,7 @@ answered as (
 ),
 freed as (
     delete from rota.scheduler_locks l
-    where l.run_id = any($3::bigint[]) and case when l.run_id in (select id from done) then true else false end
+    where l.lock_token = any($3::bigint[]) and case when l.lock_token in (select id from done) then true else false end
     returning l.config_id, l.job_id
 ),
 counted as (
@@ -142,7 +142,7 @@ counted as (
 )
 select case when (select count(*) from done) < cardinality($1) then array(select id from done) end as accepted,
        -- As values, and not as joins, which might read everything that waits.
-       exists (select from freed f where
+       (select exists (select from rota.waiting)) and exists (select from freed f where
            (select w.id from rota.waiting w where w.by_config and w.config_id = f.config_id limit 1) is not null
            or (select w.id from rota.waiting w where w.by_job and w.job_id = f.job_id limit 1) is not null) as freed
 
@@ -172,7 +172,7 @@ again as (
     on conflict do nothing
 ),
 freed as (
-    delete from rota.scheduler_locks l using done where done.slot and l.run_id = done.id
+    delete from rota.scheduler_locks l using done where done.slot and l.lock_token = done.id
     returning l.config_id, l.job_id
 ),
 used_up as (
@@ -220,7 +220,7 @@ tripped as (
 )
 select array(select id from done) as accepted,
        -- As values, and not as joins, which might read everything that waits.
-       exists (select from freed f where
+       (select exists (select from rota.waiting)) and exists (select from freed f where
            (select w.id from rota.waiting w where w.by_config and w.config_id = f.config_id limit 1) is not null
            or (select w.id from rota.waiting w where w.by_job and w.job_id = f.job_id limit 1) is not null) as freed
 
@@ -283,7 +283,7 @@ delayed as (
         select ctid from rota.delayed where run_at = $3 and id = $1 for update skip locked))
 ),
 freed as (
-    delete from rota.scheduler_locks where run_id = $1
+    delete from rota.scheduler_locks where lock_token = $1
 )
 delete from rota.waiting where ctid = any(array(select ctid from rota.waiting where id = $1 for update skip locked))
 

@@ -109,18 +109,59 @@ select due.id, job_id, name, cron, timezone, enabled, priority, concurrency_limi
        case when $4 then pg_try_advisory_xact_lock($5, due.id) else true end as locked
 from due, clock
 
--- name: fire_due.slots
--- A statement of its own: only a snapshot taken after the row locks sees every slot.
-select c.id,
-       (select count(*) from rota.scheduler_locks l where l.config_id = c.id and l.expires_at > rota.rota_now()) as held,
-       (select count(*) from rota.waiting w where w.config_id = c.id and w.by_config) as waiting,
-       coalesce(j.concurrency_limit > 0, false) as job_limited, coalesce(j.breaker, 'closed') as breaker
-from unnest($1::integer[], $2::text[]) as c (id, job_id) left join rota.jobs j on j.job_id = c.job_id
+-- name: fire_due.taken
+-- What stands in the way: of these schedules those with slots taken or runs waiting, of these jobs those that are
+-- limited or whose breaker is not closed. A statement of its own: only a snapshot taken after the row locks sees all.
+select config_id as id, null as job_id, coalesce(held, 0) as held, coalesce(waiting, 0) as waiting,
+       false as limited, 'closed' as breaker
+from (select config_id, count(*) as held from rota.scheduler_locks
+      where config_id = any($1::integer[]) and expires_at > rota.rota_now() group by config_id) as l
+full join (select config_id, count(*) as waiting from rota.waiting
+           where config_id = any($1::integer[]) and by_config group by config_id) as w using (config_id)
+union all
+select null, job_id, 0, 0, concurrency_limit > 0, breaker
+from rota.jobs where job_id = any($2::text[]) and (concurrency_limit > 0 or breaker <> 'closed')
 
 -- name: fire_due.breakers
 select job_id, breaker, breaker_changed_at + breaker_pause * interval '1 second' as retry_at
 from rota.jobs where job_id = any($1::text[]) and breaker <> 'closed'
 order by job_id for update
+
+-- name: fire_due.plain
+-- Schedules of which one tick is ready and nothing else is to be said, which is nearly all of them: all that their runs
+-- need is in their rows. A tick that somebody made by hand is there already; nobody makes one without the row's lock.
+with clock as materialized (select rota.rota_now() as now),
+known as materialized (
+    select nextval('rota.job_runs_id_seq') as id, s.id as config_id, s.place, s.job_id, s.parameters, s.priority,
+           s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds,
+           rota.rank(s.next_run_at, s.priority) as rank, f.key, f.following,
+           (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = f.key) is null as fresh
+    from unnest($1::integer[], $2::bigint[], $3::text[], $4::timestamptz[]) as f (id, version, key, following)
+    -- One row at a time, and not as a join, which might read all schedules there are.
+    cross join lateral (select c.*, c.ctid as place from rota.scheduler_configs c
+                        where c.id = f.id and c.version = f.version offset 0) as s
+),
+made as (
+    insert into rota.job_runs
+        (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at)
+    select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now
+    from known, clock where fresh
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, slot from known where fresh
+),
+took_slot as (
+    insert into rota.scheduler_locks (lock_token, config_id, timeout_seconds, acquired_at, expires_at)
+    select id, config_id, lock_timeout_seconds, now, 'infinity'
+    from known, clock where fresh and slot
+),
+advanced as (
+    update rota.scheduler_configs c
+    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $5
+    from known where c.ctid = known.place
+    returning c.id
+)
+select count(*) filter (where fresh) as made, (select count(*) from advanced) as advanced from known
 
 -- name: fire_due.write
 -- The schedules are locked, and nobody makes a tick without that: a tick that is not there now will not be.
@@ -162,9 +203,8 @@ made_wait as (
     select rank, id, job_id, config_id, by_config, by_job from tick where place = 'waiting'
 ),
 took_slot as (
-    -- A token need only be unique; a random one takes longer than the rest of the row.
-    insert into rota.scheduler_locks (lock_token, config_id, run_id, timeout_seconds, acquired_at, expires_at)
-    select ('00000000-0000-4000-8000-' || lpad(to_hex(id), 12, '0'))::uuid, config_id, id, timeout_seconds, now, 'infinity'
+    insert into rota.scheduler_locks (lock_token, config_id, timeout_seconds, acquired_at, expires_at)
+    select id, config_id, timeout_seconds, now, 'infinity'
     from tick, clock where place = 'ready' and by_config
 ),
 advanced as (
@@ -283,10 +323,10 @@ runnable as (
     for update of r  -- somebody may be cancelling it
 ),
 took_slot as (
-    insert into rota.scheduler_locks (config_id, job_id, run_id, timeout_seconds, acquired_at, expires_at)
+    insert into rota.scheduler_locks (config_id, job_id, lock_token, timeout_seconds, acquired_at, expires_at)
     select case when by_config then config_id end, case when by_job then job_id end, id, timeout_seconds, now, 'infinity'
     from runnable, clock
-    on conflict (run_id) do nothing
+    on conflict (lock_token) do nothing
 ),
 made_ready as (
     insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, true from runnable
