@@ -97,3 +97,15 @@ class SchemaMismatch(RotaError):
 
 class Permanent(RotaError):
     """Raise it in a handler to fail the run at once, whatever retries are left."""
+
+
+class LeadershipLost(RotaError):
+    """A write or a confirmation of a leader whose term is over. Nothing was written; stop acting as leader."""
+
+
+class LockLost(RotaError):
+    """A lock that this process held is not its own any more; what it protected must stop."""
+
+
+class LockNotAcquired(RotaError, TimeoutError):
+    """A lock could not be had in time."""

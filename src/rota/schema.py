@@ -5,7 +5,7 @@ from __future__ import annotations
 from rota.errors import SchemaMismatch
 from rota.store import Store
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the tables that this code was written for."""
 
 

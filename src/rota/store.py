@@ -22,16 +22,17 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rota.clock import steady
+from rota.contract.locks import Locks
+from rota.contract.nodes import Nodes
+from rota.contract.roles import Roles
+from rota.contract.row import Row
+from rota.contract.singletons import Singletons
 from rota.settings import Settings
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled", "skipped"]
 FINISHED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
-Hint = Literal["ready", "schedules", "cancel", "finished"]
+Hint = Literal["ready", "schedules", "cancel", "finished", "roles", "locks"]
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen value read from, or written to, a store."""
 
 
 class JobRow(Row, frozen=True, kw_only=True):
@@ -355,8 +356,8 @@ class Lifeline(ABC):
         """Give up the session lock at once, without waiting for an answer."""
 
 
-class Store(ABC):
-    """A database that keeps schedules, runs and replicas. One instance belongs to one event loop."""
+class Store(Roles, Singletons, Locks, Nodes):
+    """A database that keeps schedules, runs and replicas, and what only one may have. Belongs to one event loop."""
 
     most_locked = 10_000
     """How many advisory locks one transaction should take."""

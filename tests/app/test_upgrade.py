@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rota import Rota, SchemaMismatch, Settings
+from rota.schema import SCHEMA
 from rota.store import RunFilter
 from rota.stores import open_store
 from rota.stores.queries import Migration
@@ -61,7 +62,7 @@ async def test_replicas_go_on_while_the_tables_are_migrated(url: str, monkeypatc
 
     async with app:
         await until(lambda: ticked_again(0))
-        for version in (2, 3):
+        for version in (SCHEMA + 1, SCHEMA + 2):
             assert await apply(url, migration(url, version, 1), monkeypatch) == [f"{version:04}_future"]
             runs = await work.enqueue_many(work.call(n) for n in range(5))
             assert [await run.result(30) for run in runs] == list(range(5))
@@ -77,7 +78,7 @@ async def test_tables_that_moved_on_too_far_are_refused_at_the_next_start(
 ) -> None:
     app = Rota(url)
     async with app.client():
-        await apply(url, migration(url, 2, 2), monkeypatch)
-    with pytest.raises(SchemaMismatch, match=r"version 2.*upgrade rota here"):
+        await apply(url, migration(url, SCHEMA + 1, SCHEMA + 1), monkeypatch)
+    with pytest.raises(SchemaMismatch, match=rf"version {SCHEMA + 1}.*upgrade rota here"):
         async with app:
             raise AssertionError("it opened all the same")

@@ -10,9 +10,13 @@ import asyncpg
 
 from rota.errors import StoreUnavailable
 from rota.stores.postgres import connection as pg
+from rota.stores.postgres.locks import PostgresLocks
+from rota.stores.postgres.nodes import PostgresNodes
 from rota.stores.postgres.replicas import PostgresReplicas
+from rota.stores.postgres.roles import PostgresRoles
 from rota.stores.postgres.runs import PostgresRuns
 from rota.stores.postgres.schedules import PostgresSchedules
+from rota.stores.postgres.singletons import PostgresSingletons
 from rota.stores.queries import load_migrations
 
 _TRANSACTIONS = 16
@@ -28,7 +32,9 @@ create table if not exists rota.migrations (
 """
 
 
-class PostgresStore(PostgresSchedules, PostgresRuns, PostgresReplicas):
+class PostgresStore(
+    PostgresSchedules, PostgresRuns, PostgresReplicas, PostgresRoles, PostgresSingletons, PostgresLocks, PostgresNodes
+):
     """rota's tables in the schema `rota` of a Postgres database."""
 
     async def open(self) -> None:

@@ -7,10 +7,14 @@ from datetime import datetime
 from rota.stores.queries import Migration, load_migrations
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.finish import SQLiteFinish
+from rota.stores.sqlite.locks import SQLiteLocks
+from rota.stores.sqlite.nodes import SQLiteNodes
 from rota.stores.sqlite.replicas import SQLiteReplicas
+from rota.stores.sqlite.roles import SQLiteRoles
 from rota.stores.sqlite.runs import SQLiteRuns
 from rota.stores.sqlite.schedules import SQLiteSchedules
 from rota.stores.sqlite.session import Session
+from rota.stores.sqlite.singletons import SQLiteSingletons
 from rota.stores.sqlite.ticks import SQLiteTicks
 from rota.stores.sqlite.times import from_text
 
@@ -25,7 +29,17 @@ create table if not exists migrations (
 """
 
 
-class SQLiteStore(SQLiteSchedules, SQLiteTicks, SQLiteRuns, SQLiteFinish, SQLiteReplicas):
+class SQLiteStore(
+    SQLiteSchedules,
+    SQLiteTicks,
+    SQLiteRuns,
+    SQLiteFinish,
+    SQLiteReplicas,
+    SQLiteRoles,
+    SQLiteSingletons,
+    SQLiteLocks,
+    SQLiteNodes,
+):
     """rota's tables in one SQLite file."""
 
     async def open(self) -> None:
