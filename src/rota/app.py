@@ -11,10 +11,15 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from rota.context import Context, current_context
+from rota.elector import Elector
+from rota.electors.standalone import StandaloneElector
+from rota.electors.store import StoreElector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
 from rota.hinter import Hinter
 from rota.job import Call, Job, JobDecorator, Policies
+from rota.leader import Offices
+from rota.leading import Leading
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
 from rota.replica import Replica
 from rota.results import Results
@@ -31,10 +36,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Rota:
+class Rota(Leading):
     """An app: its jobs and schedules, and the store that it shares with its other replicas."""
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
+        super().__init__()
         self.settings = Settings.load(url=url, **settings)
         self.jobs: dict[str, Job[..., Any]] = {}
         self.events = Bus()
@@ -239,15 +245,32 @@ class Rota:
             jobs=sorted(self.jobs),
             decide=Decider(late_after=self.settings.late_after, check=self._wrong_with),
             emit=self.events.emit,
+            roles={office.role: office.takeover or "prompt" for office in self._offices.values()},
+            make_elector=self._elector,
         )
+        offices = Offices(
+            list(self._offices.values()), self.settings, store=lambda: self.store, stopped=replica.stopped,
+            emit=self.events.emit,
+        )  # fmt: skip
+        replica.court = offices
         try:
             await replica.start()
-            self._worker = worker
+            self._worker, self._replica = worker, replica
             worker.start()
             yield
         finally:
             self._worker = None
-            await asyncio.shield(_wind_down(worker, replica))
+            await asyncio.shield(_wind_down(worker, replica, offices))
+            self._replica = None
+
+    def _elector(self, replica: Replica) -> Elector:
+        own = "file" if self.settings.url.startswith("sqlite") else "advisory"
+        if self.settings.elector == "standalone":
+            return StandaloneElector(replica.store, replica_id=lambda: replica.id)
+        return StoreElector(
+            self.settings.elector or own, replica.store, replica_id=lambda: replica.id,
+            trusted=lambda: replica.trusted_until,
+        )  # fmt: skip
 
     def _wrong_with(self, job_id: str, parameters: str) -> str | None:
         try:
@@ -329,9 +352,11 @@ async def _reach(store: Store, settings: Settings) -> None:
             raise
 
 
-async def _wind_down(worker: Worker, replica: Replica) -> None:
+async def _wind_down(worker: Worker, replica: Replica, offices: Offices) -> None:
+    """Leaderships are handed on while the last runs are finished; the replica leaves when it holds nothing."""
     try:
-        await worker.stop()
+        await replica.end_terms()
+        await asyncio.gather(worker.stop(), offices.drained(replica.settings.shutdown_timeout))
     finally:
         await replica.stop()
 

@@ -13,9 +13,12 @@ from typing import Any
 
 import msgspec
 
+from rota.contract.roles import Fence
 from rota.store import Claim
 
 _current: ContextVar[Context | None] = ContextVar("rota_context", default=None)
+leadership: ContextVar[Fence | None] = ContextVar("rota_leadership", default=None)
+"""The term under which this code runs, if it runs under one."""
 _log = logging.getLogger("rota.job")
 
 

@@ -16,6 +16,8 @@ class Elector(ABC):
     name: str
     pause = 0.25
     """Seconds between two looks of somebody who does not lead."""
+    by_lifeline = False
+    """A leader's terms end with the connection that carries its session lock."""
 
     async def start(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Called once, on the control thread, before anything else. Raises `Misconfigured` when it can never work."""

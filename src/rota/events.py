@@ -45,6 +45,44 @@ class ReplicasBuried(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LeadershipWon(Event):
+    role: str
+    term: int
+    elector: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipEnded(Event):
+    """From now on this replica does not act as leader. `lost`: it did not give it up, somebody or something took it."""
+
+    role: str
+    term: int
+    why: str
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStuck(Event):
+    """Code that runs under a term that is over does not stop."""
+
+    role: str
+    term: int
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFailed(Event):
+    """A hook, a recovery or a service of a leader raised."""
+
+    role: str
+    term: int
+    what: str
+    error: BaseException
+    again_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TicksFired(Event):
     schedules: int
     runs: int

@@ -13,19 +13,23 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 from rota.caretaker import SECOND_LOOK, Caretaker
 from rota.clock import steady
+from rota.election import Court, Elections, Term
+from rota.elector import Elector
 from rota.errors import RotaError, StoreUnavailable
 from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
 from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
 from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
+from rota.succession import Takeover
 
+SCHEDULER_ROLE = "rota.scheduler"
 _BLOCKED_AFTER = 1.0
 
 
@@ -68,18 +72,21 @@ class Heart(Service):
                 self._lifeline.lost = self.wake
                 replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception):
+                replica.cut_off(f"the connection to the store was lost: {error}")
             await self.stop()
             raise
         if not pulse.alive:
             replica.trusted_until = 0.0
+            replica.cut_off("this replica was deposed")
             await self.stop()
             return 0
         replica.trusted_until = sent + settings.lease
         replica.take_in(pulse)
         if pulse.suspects:
             return SECOND_LOOK
-        busy = replica.crew.holding or (pulse.caretaker and not pulse.alone)
+        busy = replica.crew.holding or replica.leads or (pulse.caretaker and not pulse.alone)
         return settings.beat * (1.0 if busy else 2.0)
 
     async def stop(self) -> None:
@@ -114,8 +121,16 @@ class Replica:
         jobs: Sequence[str],
         decide: Decide,
         emit: Callable[[Event], None],
+        roles: Mapping[str, Takeover],
+        make_elector: Callable[[Replica], Elector],
     ) -> None:
         self.settings, self.jobs, self.crew, self.emit = settings, jobs, crew, emit
+        self.court: Court | None = None
+        self.elections: Elections | None = None
+        self._roles = dict(roles)
+        if settings.scheduler == "leader":
+            self._roles[SCHEDULER_ROLE] = "prompt"
+        self._make_elector = make_elector
         self.id = 0
         self.trusted_until = 0.0
         self._identity = ""
@@ -154,7 +169,58 @@ class Replica:
         if self._loop is not None:
             self.scheduler.wake()
 
+    async def end_terms(self) -> None:
+        """Take no role any more, and end what is led; the court is told, and lets go."""
+        if self.elections is not None and self._loop is not None and self._thread.is_alive():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.elections.close(), self._loop))
+
+    async def stopped(self, term: Term, failed: bool) -> None:
+        """What ran under this term has stopped."""
+        if self.elections is not None and self._loop is not None and self._thread.is_alive():
+            letting_go = asyncio.run_coroutine_threadsafe(self.elections.stopped(term, failed=failed), self._loop)
+            await asyncio.wrap_future(letting_go)
+
     # -- on the control thread ---------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self.elections is not None and bool(self.elections.terms)
+
+    def cut_off(self, why: str) -> None:
+        if self.elections is not None:
+            self.elections.cut_off(why)
+
+    def began(self, term: Term) -> None:
+        if term.role == SCHEDULER_ROLE:
+            self.scheduler.wake()
+        elif self.court is not None:
+            self.court.began(term)
+
+    def ended(self, term: Term) -> None:
+        if term.role == SCHEDULER_ROLE and self.elections is not None:
+            task = asyncio.ensure_future(self.elections.stopped(term))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        elif self.court is not None:
+            self.court.ended(term)
+
+    def _schedules(self) -> bool:
+        if self.settings.scheduler == "shared":
+            return True
+        term = self.elections.term(SCHEDULER_ROLE) if self.elections is not None else None
+        return term is not None and term.trusted
+
+    async def _stand(self) -> list[Service]:
+        """The services of an election, if there is something to be elected for."""
+        if not self._roles:
+            return []
+        elector = self._make_elector(self)
+        await elector.start()
+        # Half a second more than anybody trusts itself.
+        self.elections = Elections(
+            self.store, elector, self._roles, replica_id=lambda: self.id, strict_after=self.settings.lease + 0.5,
+            court=self, emit=self.emit,
+        )  # fmt: skip
+        return [self.elections, self.elections.vigil]
 
     def _main(self) -> None:
         try:
@@ -175,6 +241,7 @@ class Replica:
             advisory=self.settings.scheduler_advisory_locks,
             made_ready=self._made_ready,
             emit=self.emit,
+            may=self._schedules,
         )
         self.caretaker = Caretaker(self.store, keep_days=self.settings.keep_days, freed=self._freed, emit=self.emit)
         self.heart = Heart(self, self.emit)
@@ -183,6 +250,7 @@ class Replica:
             services.append(Ear(self.store, self._heard, self.emit))
         try:
             await self.heart.step()
+            services += await self._stand()
             self._ready.set_result(None)
             tasks = [asyncio.create_task(service.run(), name=f"rota-{service.name}") for service in services]
             if not self._stop.is_set():
@@ -253,6 +321,9 @@ class Replica:
             self.scheduler.wake()
         elif kind == "finished":
             self.crew.finished_somewhere()
+        elif kind == "roles":
+            if self.elections is not None:
+                self.elections.wake()
         else:
             self.heart.wake()  # a cancellation is somewhere: the next beat tells whether it is for us
 

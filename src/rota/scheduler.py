@@ -1,7 +1,8 @@
 """Scheduler: what is due becomes ready. Due schedules become ticks, delayed runs come up, waiting runs get free slots.
 
-Every replica runs one; the store's locks and keys make the work of all of them the work of one. It sleeps until the
-next thing is due; an edit by an operator or a freed slot wakes it earlier.
+Every replica runs one, or (`scheduler="leader"`) one at a time does; the store's locks and keys make the work of any
+number of them the work of one. It sleeps until the next thing is due; an edit by an operator or a freed slot wakes it
+earlier.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class Scheduler(Service):
         advisory: bool,
         made_ready: Callable[[int], None],
         emit: Callable[[Event], None],
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(emit)
+        self._may = may
         self._store, self._decide, self._jobs, self._advisory = store, decide, jobs, advisory
         self._batch = min(_BATCH, store.most_locked) if advisory else _BATCH
         self._made_ready = made_ready
@@ -53,6 +56,8 @@ class Scheduler(Service):
         self._more = False
 
     async def step(self) -> float | None:
+        if not self._may():
+            return None  # another replica's turn; whoever wins the role is woken
         # As long as there is more than one transaction should do, it need not ask each time; but others wait too.
         if not self._more or time.monotonic() - self._asked_at > _ASK_EVERY:
             self._asked_at, self._agenda = time.monotonic(), await self._store.agenda(self._jobs)

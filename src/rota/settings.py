@@ -32,6 +32,15 @@ class Settings:
     """Seconds after the sending of the last confirmed beat for which the replica trusts itself."""
     dead_after: float = 5.0
     """Seconds without a beat after which a replica is deposed."""
+    elector: str = ""
+    """Who decides on leadership: `advisory` (Postgres), `file` (SQLite), `lease`, `kubernetes`, `standalone`; left out,
+    the store's own."""
+    scheduler: str = "shared"
+    """`shared`: every replica makes ticks. `leader`: one at a time does, the others stand by."""
+    step_down_timeout: float = 10.0
+    """Seconds that a leader's code gets to stop when its term is given up, before it is reported as stuck."""
+    exit_on_lost_leadership: bool = False
+    """End the process when a leadership is lost (and not when it is given up)."""
     scheduler_advisory_locks: bool = True
     """Take the advisory lock of a schedule while its ticks are made, so that an operator can hold it."""
     migrate: bool = True
@@ -62,6 +71,7 @@ class Settings:
             "dead_after",
             "connect_timeout",
             "max_losses",
+            "step_down_timeout",
         ):
             if getattr(self, name) <= 0:
                 raise Misconfigured(f"{name} must be above 0, not {getattr(self, name)!r}")
@@ -73,6 +83,8 @@ class Settings:
                 f"2 x beat ({self.beat}) < lease ({self.lease}) < dead_after ({self.dead_after}) must hold: "
                 "a replica must stop trusting itself before the others give it up"
             )
+        if self.scheduler not in ("shared", "leader"):
+            raise Misconfigured(f"scheduler must be 'shared' or 'leader', not {self.scheduler!r}")
         if not self.replica.strip():
             raise Misconfigured("replica must have a name; leave it out to get host and process id")
 

@@ -24,6 +24,26 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
             f"dead replicas {list(e.replicas)}: {len(e.requeued)} runs queued again, {len(e.cancelled)} cancelled"
         ),
     ),
+    events.LeadershipWon: (
+        logging.INFO,
+        lambda e: (
+            f"leads {e.role!r} in term {e.term}"
+            + (
+                " by itself: nobody was elected, and nothing keeps another process from doing the same"
+                if e.elector == "standalone"
+                else f" (by {e.elector})"
+            )
+        ),
+    ),
+    events.LeadershipEnded: (logging.WARNING, lambda e: f"does not lead {e.role!r} any more, term {e.term}: {e.why}"),
+    events.LeaderStuck: (
+        logging.ERROR,
+        lambda e: (
+            f"term {e.term} of {e.role!r} is over, and {e.what} has not stopped for {e.seconds:.1f} s: it must let "
+            "itself be cancelled (or set exit_on_lost_leadership)"
+        ),
+    ),
+    events.LeaderFailed: (logging.ERROR, lambda e: _leader_failed(e)),
     events.TicksFired: (
         logging.DEBUG,
         lambda e: f"{e.schedules} schedules: {e.runs} runs, {e.skipped} skipped, {e.lateness * 1000:.0f} ms late",
@@ -85,3 +105,8 @@ def _failed(event: events.AttemptFailed) -> str:
 
 def _finished(event: events.RunFinished) -> str:
     return f"run {event.run_id} of {event.job_id} {event.state} (attempt {event.attempt}, {event.seconds:.3f} s)"
+
+
+def _leader_failed(event: events.LeaderFailed) -> str:
+    again = "" if event.again_in is None else f"; again in {event.again_in:.1f} s"
+    return f"{event.what}, term {event.term} of {event.role!r}: {type(event.error).__name__}: {event.error}{again}"

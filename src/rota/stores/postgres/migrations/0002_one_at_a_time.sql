@@ -76,7 +76,7 @@ create table rota.nodes (
 
 create function rota.replica_gone() returns trigger language plpgsql as $$
 begin
-    update rota.roles set replica_id = null, released = false, ended_at = old.beat_at where replica_id = old.id;
+    update rota.roles set replica_id = null, nonce = 0, released = false, ended_at = old.beat_at where replica_id = old.id;
     delete from rota.lock_holders where replica_id = old.id;
     return null;
 end $$;

@@ -1,0 +1,75 @@
+-- name: stand
+update rota.replicas set roles = $2::jsonb where id = $1 and roles <> $2::jsonb
+
+-- name: stand.seats
+insert into rota.roles (role) select unnest($1::text[]) on conflict do nothing
+
+-- name: look_roles
+-- Life is measured in real time: moving rota_now() must not end a term.
+with holders as materialized (
+    select p.id, p.beat_at, case when p.locked then pg_try_advisory_xact_lock_shared($1, p.id) else false end as free
+    from rota.replicas p where p.id = any(array(select replica_id from rota.roles where replica_id is not null))
+),
+candidates as (
+    select coalesce(json_agg(json_build_array(
+               id, name, roles, extract(epoch from clock_timestamp() - started_at)) order by id), '[]')::text as known
+    from rota.replicas
+    where roles <> '[]' and beat_at > clock_timestamp() - $2 * interval '1 second'
+)
+select r.role, r.term, r.nonce, r.replica_id, r.holder, r.elector, r.won_at, r.released,
+       coalesce(not h.free and h.beat_at > clock_timestamp() - $2 * interval '1 second', false) as alive,
+       extract(epoch from clock_timestamp() - coalesce(h.beat_at, r.ended_at))::float8 as ended,
+       coalesce(r.step_down = r.term, false) as step_down,
+       case when r.meant_until > clock_timestamp() then r.meant_for end as meant_for,
+       c.known
+from candidates c cross join rota.roles r left join holders h on h.id = r.replica_id
+order by r.role
+
+-- name: win_role
+-- The row is locked before anything is judged. If somebody was faster, it has another term than the one that was seen.
+with seat as materialized (
+    select role, term, nonce, replica_id from rota.roles where role = $1 for update
+),
+judged as materialized (
+    select s.*, p.id is null or p.id = $2
+               or case when p.locked then pg_try_advisory_xact_lock_shared($7, p.id) else false end
+               or p.beat_at < clock_timestamp() - $8 * interval '1 second' as vacant
+    from seat s left join rota.replicas p on p.id = s.replica_id
+),
+won as (
+    update rota.roles r
+    set term = r.term + 1, nonce = $4, replica_id = $2, elector = $5, won_at = clock_timestamp(), released = false,
+        ended_at = null, step_down = null, meant_for = null, meant_until = null,
+        holder = (select name from rota.replicas where id = $2)
+    from judged j
+    where r.role = j.role and j.nonce <> $4 and ($6 or (j.term = $3 and j.vacant))
+        and exists (select from rota.replicas where id = $2)
+    returning r.term
+)
+select term from won
+union all
+select term from judged where nonce = $4 and replica_id = $2
+
+-- name: release_role
+with released as (
+    update rota.roles
+    set replica_id = null, nonce = 0, released = true, ended_at = clock_timestamp(), step_down = null, holder = null,
+        meant_for = $4, meant_until = case when $4::integer is not null then clock_timestamp() + interval '2 seconds' end
+    where role = $1 and term = $2 and nonce = $3
+    returning role
+)
+select pg_notify('rota', 'roles') from released
+
+-- name: ask_step_down
+with asked as (
+    update rota.roles
+    set step_down = term, meant_for = $2,
+        meant_until = case when $2::integer is not null then clock_timestamp() + interval '30 seconds' end
+    where role = $1 and replica_id is not null
+    returning role
+)
+select pg_notify('rota', 'roles') from asked
+
+-- name: check_fence
+-- Shared until the end of the transaction: the next term cannot begin before it.
+select 1 from rota.roles where role = $1 and term = $2 and nonce = $3 for share

@@ -71,6 +71,6 @@ create table nodes (
 
 create trigger replica_gone after delete on replicas
 begin
-    update roles set replica_id = null, released = 0, ended_at = old.beat_at where replica_id = old.id;
+    update roles set replica_id = null, nonce = 0, released = 0, ended_at = old.beat_at where replica_id = old.id;
     delete from lock_holders where replica_id = old.id;
 end;

@@ -102,7 +102,9 @@ select exists (select 1 from ready),
        (select coalesce(next_run_at, '') from scheduler_configs indexed by scheduler_configs_due
         where enabled = 1 and invalid_reason is null order by coalesce(next_run_at, '') limit 1),
        (select min(run_at) from delayed), exists (select 1 from waiting),
-       (select group_concat(run_id) from cancellations)
+       (select group_concat(run_id) from cancellations),
+       (select group_concat(role || ' ' || term || ' ' || coalesce(replica_id, '') || ' ' || coalesce(step_down, ''))
+        from roles)
 
 -- name: hint.version
 -- A commit is the hint: this number changes when another connection has made one.

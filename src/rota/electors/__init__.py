@@ -1,0 +1,1 @@
+"""Who decides on leadership: the store (`advisory`, `file`, `lease`), a Kubernetes Lease, or nobody (`standalone`)."""

@@ -1,0 +1,96 @@
+"""Declarations of what only a leader does: the part of an app that is about roles."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from rota.errors import BadInput
+from rota.leader import DEFAULT_ROLE, Hook, Leadership, Office, name_of
+from rota.replica import Replica
+from rota.store import Store
+from rota.succession import Takeover
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Leading:
+    """Decorators for hooks and services of a leader; with or without parentheses."""
+
+    def __init__(self) -> None:
+        self._offices: dict[str, Office] = {}
+        self._replica: Replica | None = None
+
+    @property
+    def store(self) -> Store:
+        raise NotImplementedError
+
+    @overload
+    def leader_only(self, fn: F, /) -> F: ...
+    @overload
+    def leader_only(self, /, *, role: str = DEFAULT_ROLE, takeover: Takeover | None = None) -> Callable[[F], F]: ...
+    def leader_only(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE, takeover: Takeover | None = None) -> Any:
+        """Decorator: a coroutine that lives as long as this replica leads the role. One that raises is started again.
+
+        `takeover="strict"`: the next leader begins only when the last one cannot believe any more that it leads, for
+        effects that nothing can fence. `"prompt"`, the default, begins as soon as the last one is gone.
+        """
+
+        def declare(fn: F) -> F:
+            if not inspect.iscoroutinefunction(fn):
+                raise BadInput(
+                    f"leader_only needs an async function, and {name_of(fn)} is not one: it is to be cancelled"
+                )
+            self._office(role, takeover).services.append(fn)
+            return fn
+
+        return declare if fn is None else declare(fn)
+
+    @overload
+    def recovery(self, fn: F, /) -> F: ...
+    @overload
+    def recovery(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def recovery(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
+        """Decorator: runs once at the beginning of each term, before everything else."""
+        return self._hook(fn, lambda: self._office(role).recoveries)
+
+    @overload
+    def on_become_leader(self, fn: F, /) -> F: ...
+    @overload
+    def on_become_leader(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def on_become_leader(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
+        """Decorator: runs after the term is stored and recovered, before the services of the leader start."""
+        return self._hook(fn, lambda: self._office(role).become)
+
+    @overload
+    def on_lose_leadership(self, fn: F, /) -> F: ...
+    @overload
+    def on_lose_leadership(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def on_lose_leadership(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
+        """Decorator: runs when the services have stopped, before anybody else can lead where the store is reached."""
+        return self._hook(fn, lambda: self._office(role).lose)
+
+    def leads(self, role: str = DEFAULT_ROLE) -> bool:
+        """Whether this replica leads the role, as far as can be known here and now."""
+        return self.leadership(role) is not None
+
+    def leadership(self, role: str = DEFAULT_ROLE) -> Leadership | None:
+        """The term in which this replica leads the role; None when it does not."""
+        elections = self._replica.elections if self._replica is not None else None
+        term = elections.term(role) if elections is not None else None
+        return Leadership(term, lambda: self.store) if term is not None and term.trusted else None
+
+    def _hook(self, fn: Any, hooks: Callable[[], list[Hook]]) -> Any:
+        def declare(fn: F) -> F:
+            hooks().append(fn)
+            return fn
+
+        return declare if fn is None else declare(fn)
+
+    def _office(self, role: str, takeover: Takeover | None = None) -> Office:
+        if not role or role != role.strip() or len(role) > 200:
+            raise BadInput(f"role {role!r} must be 1 to 200 characters, with no space at either end")
+        office = self._offices.setdefault(role, Office(role))
+        office.take_over(takeover)
+        return office
