@@ -2,10 +2,14 @@
 
 from rota.app import Rota
 from rota.context import Context, TickInfo, current_context
+from rota.contract.roles import Fence
 from rota.errors import (
     BadExpression,
     BadInput,
     BadParameters,
+    LeadershipLost,
+    LockLost,
+    LockNotAcquired,
     Misconfigured,
     NameClash,
     NotFound,
@@ -22,10 +26,12 @@ from rota.errors import (
     WrongState,
 )
 from rota.job import Call, Job
+from rota.leader import Leadership
 from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.schedule import Schedule
 from rota.settings import Settings
+from rota.singleton import Singleton
 
 __version__ = "0.1.0"
 
@@ -36,7 +42,12 @@ __all__ = [
     "Breaker",
     "Call",
     "Context",
+    "Fence",
     "Job",
+    "Leadership",
+    "LeadershipLost",
+    "LockLost",
+    "LockNotAcquired",
     "Misconfigured",
     "NameClash",
     "NotFound",
@@ -50,6 +61,7 @@ __all__ = [
     "Schedule",
     "SchemaMismatch",
     "Settings",
+    "Singleton",
     "StaleWrite",
     "StoreUnavailable",
     "TickInfo",

@@ -158,7 +158,8 @@ class Elections(Service):
         if term is None:
             return
         if (seat.term, seat.nonce) != (term.fence.term, term.fence.nonce):
-            self._end(term, f"{seat.holder or 'somebody else'} leads, in term {seat.term}", lost=True)
+            newer = f"{seat.holder or 'somebody else'} leads in term {seat.term}"
+            self._end(term, newer if seat.term != term.fence.term else "somebody ended it", lost=True)
         elif seat.step_down:
             term.meant_for = seat.meant_for
             self._end(term, "it was asked to step down")

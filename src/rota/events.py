@@ -83,6 +83,22 @@ class LeaderFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StateUnreadable(Event):
+    """A singleton's stored state, or some of it, could not be read; it was kept aside."""
+
+    singleton: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SingletonUnhealthy(Event):
+    """A singleton that runs here does not do what is expected of it."""
+
+    singleton: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class TicksFired(Event):
     schedules: int
     runs: int

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar, overload
 
-from rota.errors import BadInput
+from rota.contract.singletons import role_of
+from rota.errors import BadInput, NameClash
+from rota.events import Bus
 from rota.leader import DEFAULT_ROLE, Hook, Leadership, Office, name_of
 from rota.replica import Replica
+from rota.singleton import Body, Declared, Singleton
+from rota.state import StateCodec
 from rota.store import Store
 from rota.succession import Takeover
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S")
+_LONGEST = 10 * 366 * 86400.0
+Seconds: TypeAlias = float | timedelta
+Stateful: TypeAlias = Callable[[Singleton[S]], Awaitable[None]]
+Plain = TypeVar("Plain", bound=Callable[[], Awaitable[None]] | Callable[[Singleton[None]], Awaitable[None]])
 
 
 class Leading:
     """Decorators for hooks and services of a leader; with or without parentheses."""
+
+    events: Bus
 
     def __init__(self) -> None:
         self._offices: dict[str, Office] = {}
@@ -71,6 +83,65 @@ class Leading:
         """Decorator: runs when the services have stopped, before anybody else can lead where the store is reached."""
         return self._hook(fn, lambda: self._office(role).lose)
 
+    @overload
+    def singleton(self, fn: Plain, /) -> Plain: ...
+    @overload
+    def singleton(
+        self,
+        /,
+        *,
+        state: Callable[[], S],
+        name: str | None = None,
+        ttl: Seconds | None = None,
+        heartbeat: Seconds = 30.0,
+        expect_every: Seconds | None = None,
+        takeover: Takeover | None = None,
+    ) -> Callable[[Stateful[S]], Stateful[S]]: ...
+    @overload
+    def singleton(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        heartbeat: Seconds = 30.0,
+        expect_every: Seconds | None = None,
+        takeover: Takeover | None = None,
+    ) -> Callable[[Plain], Plain]: ...
+    def singleton(
+        self, fn: Any = None, /, *, state: Callable[[], Any] | None = None, name: str | None = None,
+        ttl: Seconds | None = None, heartbeat: Seconds = 30.0, expect_every: Seconds | None = None,
+        takeover: Takeover | None = None,
+    ) -> Any:  # fmt: skip
+        """Decorator: one live body of this coroutine in the whole cluster, started again wherever it died.
+
+        `state`: a class (or a function) that gives the initial state; it is loaded when the body starts and stored at
+        every assignment, and forgotten when nothing was stored for `ttl`. `heartbeat`: seconds between two signs of
+        life; unhealthy after twice that. `expect_every`: unhealthy when nothing was executed for twice that.
+        """
+
+        def declare(fn: Any) -> Any:
+            self._declare_singleton(
+                fn, str(name or getattr(fn, "__name__", "")), state, takeover, ttl=_seconds("ttl", ttl),
+                heartbeat=_seconds("heartbeat", heartbeat) or 30.0, expect_every=_seconds("expect_every", expect_every),
+            )  # fmt: skip
+            return fn
+
+        return declare if fn is None else declare(fn)
+
+    def _declare_singleton(
+        self, fn: Any, name: str, state: Callable[[], Any] | None, takeover: Takeover | None, **times: Any
+    ) -> None:
+        if not inspect.iscoroutinefunction(fn):
+            raise BadInput(f"singleton needs an async function, and {name_of(fn)} is not one: it is to be cancelled")
+        office = self._office(role_of(name), takeover)
+        if office.services:
+            raise NameClash(f"two singletons are named {name!r}; give one of them another name")
+        codec = None if state is None else StateCodec(state, f"singleton {name!r}")
+        declared = Declared(name, codec, **times)
+        office.services.append(
+            Body(declared, fn, store=lambda: self.store, replica=lambda: self._replica, emit=self.events.emit)
+        )
+
     def leads(self, role: str = DEFAULT_ROLE) -> bool:
         """Whether this replica leads the role, as far as can be known here and now."""
         return self.leadership(role) is not None
@@ -94,3 +165,10 @@ class Leading:
         office = self._offices.setdefault(role, Office(role))
         office.take_over(takeover)
         return office
+
+
+def _seconds(what: str, value: Seconds | None) -> float | None:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise BadInput(f"{what} must be above 0 seconds and at most ten years, not {value!r}")
+    return seconds

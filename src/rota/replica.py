@@ -13,9 +13,9 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from rota.caretaker import SECOND_LOOK, Caretaker
 from rota.clock import steady
@@ -28,6 +28,8 @@ from rota.service import Service
 from rota.settings import Settings
 from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
 from rota.succession import Takeover
+
+T = TypeVar("T")
 
 SCHEDULER_ROLE = "rota.scheduler"
 _BLOCKED_AFTER = 1.0
@@ -168,6 +170,13 @@ class Replica:
     def wake_scheduler(self) -> None:
         if self._loop is not None:
             self.scheduler.wake()
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the control thread, and wait for it here: for what has to be done before a line returns."""
+        if self._loop is None or not self._thread.is_alive():
+            work.close()
+            raise StoreUnavailable("this replica has stopped")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def end_terms(self) -> None:
         """Take no role any more, and end what is led; the court is told, and lets go."""

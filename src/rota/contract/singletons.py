@@ -23,6 +23,7 @@ class SingletonRow(Row, frozen=True, kw_only=True):
     ttl: float | None
     heartbeat: float
     expect_every: float | None
+    created_at: datetime
     started_at: datetime | None
     beat_at: datetime | None
     executed_at: datetime | None
@@ -40,6 +41,11 @@ class LostState(Row, frozen=True, kw_only=True):
     state: str
     reason: str
     at: datetime
+
+
+def role_of(name: str) -> str:
+    """The role that whoever runs this singleton leads."""
+    return f"singleton:{name}"
 
 
 class Singletons(ABC):
@@ -61,8 +67,8 @@ class Singletons(ABC):
     async def beat_singleton(self, name: str, fence: Fence) -> None: ...
 
     @abstractmethod
-    async def note_execution(self, name: str, fence: Fence, error: str | None) -> None:
-        """The body did, or failed at, something: time and count, and the error if there was one."""
+    async def note_execution(self, name: str, fence: Fence, error: str | None = None) -> None:
+        """The body did something, or failed at it: time and count, and the error if there was one."""
 
     @abstractmethod
     async def list_singletons(self, name: str | None = None) -> list[SingletonRow]: ...
@@ -73,7 +79,8 @@ class Singletons(ABC):
 
     @abstractmethod
     async def reset_singleton(self, name: str) -> bool:
-        """Keep the state aside and forget it: the next body begins anew. False when there was none. `NotFound`."""
+        """Keep the state aside and forget it; false when there was none. The term ends at once, so that a body that
+        runs cannot save what it still remembers. `NotFound`."""
 
     @abstractmethod
     async def expire_states(self) -> list[str]:

@@ -44,6 +44,11 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
         ),
     ),
     events.LeaderFailed: (logging.ERROR, lambda e: _leader_failed(e)),
+    events.StateUnreadable: (
+        logging.ERROR,
+        lambda e: f"state of singleton {e.singleton!r} could not be read and was kept aside: {e.reason}",
+    ),
+    events.SingletonUnhealthy: (logging.ERROR, lambda e: f"singleton {e.singleton!r} is unhealthy: {e.why}"),
     events.TicksFired: (
         logging.DEBUG,
         lambda e: f"{e.schedules} schedules: {e.runs} runs, {e.skipped} skipped, {e.lateness * 1000:.0f} ms late",

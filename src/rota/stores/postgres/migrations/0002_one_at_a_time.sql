@@ -32,6 +32,7 @@ create table rota.singletons (
     ttl          double precision,
     heartbeat    double precision not null default 30,
     expect_every double precision,
+    created_at   timestamptz not null default rota.rota_now(),
     started_at   timestamptz,
     beat_at      timestamptz,
     executed_at  timestamptz,

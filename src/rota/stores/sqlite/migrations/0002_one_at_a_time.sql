@@ -29,6 +29,7 @@ create table singletons (
     ttl          real,
     heartbeat    real not null default 30,
     expect_every real,
+    created_at   text not null,
     started_at   text,
     beat_at      text,
     executed_at  text,
