@@ -12,8 +12,8 @@ Invariants:
    does not stop: the last confirmed renewal's time of *sending* plus the lease, shorter than anybody else waits.
 3. Nobody who is not trusted writes: every durable write of a leader compares term and nonce for equality, in its own
    transaction. So a frozen leader that wakes up is refused, whatever it believes.
-4. Loss comes first, its cause is dealt with afterwards: the term is over (`Term.over`) before a connection is closed,
-   before the user's code is told, before the role is let go.
+4. Loss comes first, its cause is dealt with afterwards: the term is `lost` before a connection is closed, before the
+   user's code is told, before the role is let go.
 5. The role is let go last, after `on_lose_leadership`, wherever the store can still be reached. Letting go says so to
    the others; a crash does not, and is seen by the free session lock.
 
@@ -50,9 +50,11 @@ class Term:
         self.fence, self._elector = fence, elector
         self.began_at = steady()
         self.over: str | None = None
-        """Why it ended; None while it has not."""
+        """Why it ends; None while it does not."""
         self.lost = False
-        """It was not given up, but taken away."""
+        """It was not given up, but taken away: from then on it is not trusted. One that is given up is, until it is
+        let go, so that hooks and bodies can store what they have."""
+        self.let_go = False
         self.meant_for: int | None = None
 
     @property
@@ -61,7 +63,7 @@ class Term:
 
     @property
     def trusted(self) -> bool:
-        return self.over is None and steady() < self.trusted_until
+        return not self.lost and not self.let_go and steady() < self.trusted_until
 
     @property
     def trusted_until(self) -> float:
@@ -203,16 +205,17 @@ class Elections(Service):
 
     def _end(self, term: Term, why: str, *, lost: bool = False) -> None:
         """From here on it is not trusted; everything else follows."""
+        term.lost = term.lost or lost
         if term.over is not None:
             return
-        term.over, term.lost = why, lost
+        term.over = why
         self.emit(LeadershipEnded(term.role, term.fence.term, why, lost))
         self._court.ended(term)
 
     def cut_off(self, why: str) -> None:
         """The connection that carried the session lock is gone, or the replica was deposed."""
         if self._elector.by_lifeline:
-            for term in self.terms:
+            for term in list(self._terms.values()):
                 self._end(term, why, lost=True)
 
     def end_untrusted(self) -> float | None:
@@ -229,6 +232,7 @@ class Elections(Service):
             self._end(term, "it could not begin")
         if failed or not term.lost:
             self._abstains_until[term.role] = steady() + _ABSTAIN
+        term.let_go = True
         try:
             async with asyncio.timeout(_RELEASE_WITHIN):
                 await self._elector.resign(term.fence, term.meant_for)

@@ -19,7 +19,7 @@ from rota.errors import LeadershipLost, RotaError
 from rota.events import Event, SingletonUnhealthy, StateUnreadable
 from rota.leader import Leadership
 from rota.replica import Replica
-from rota.state import StateCodec, StateView
+from rota.state import StateCodec, StateView, view
 from rota.store import Store
 
 S = TypeVar("S")
@@ -70,11 +70,12 @@ class Singleton(Generic[S]):
         """
         if self._codec is None or not self._codec.has_fields:
             return cast(S, self._target)
-        return cast(S, StateView(self._target, self._assign))
+        return cast(S, view(self._target, self._assign))
 
     @state.setter
     def state(self, state: S) -> None:
-        state = cast(S, getattr(state, "_target", state))
+        if issubclass(type(state), StateView):
+            state = cast(Any, state)._target
         self._replica.wait_for(self._save(state, on=self._replica.store))
         self._target = state
 

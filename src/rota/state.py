@@ -8,7 +8,8 @@ read at all is the initial state. Nothing here raises for what an older or newer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -50,8 +51,6 @@ class StateCodec(Generic[S]):
                 text = msgspec.json.encode(state).decode()
         except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"{self._owner}: the state must be JSON: {error}") from None
-        if "\\u0000" in text:
-            raise BadInput(f"{self._owner}: the character NUL cannot be stored; leave it out of the state")
         return str(text)
 
     def decode(self, text: str) -> tuple[S, str | None]:
@@ -132,9 +131,22 @@ class StateView:
         self._changed(self._target, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._target == (other._target if type(other) is StateView else other))
+        return bool(self._target == getattr(other, "_target", other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return repr(self._target)
+
+
+@cache
+def _view_of(kind: Hashable) -> type[StateView]:
+    """One that `dataclasses.replace` takes for what it stands for."""
+    if not dataclasses.is_dataclass(kind):
+        return StateView
+    return type("StateView", (StateView,), {"__slots__": (), "__dataclass_fields__": kind.__dataclass_fields__})
+
+
+def view(state: Any, changed: Callable[[Any, str, Any], None]) -> StateView:
+    """Something that stands for the state, and calls `changed` for every assignment."""
+    return _view_of(cast(Hashable, type(state)))(state, changed)

@@ -12,8 +12,8 @@ from rota import Rota
 from rota.errors import BadInput
 
 
-def load_app(target: str, *, url: str | None = None, replica: str | None = None) -> Rota:
-    """Import the module, from the current folder too, and take the app out of it."""
+def load_app(target: str, **settings: Any) -> Rota:
+    """Import the module, from the current folder too, and take the app out of it; with these settings, if not None."""
     module_name, colon, attribute = target.partition(":")
     if not module_name or (colon and not attribute):
         raise BadInput(f"{target!r} is not of the form MODULE:APP, e.g. billing.jobs:app")
@@ -30,7 +30,7 @@ def load_app(target: str, *, url: str | None = None, replica: str | None = None)
         apps = [name for name, value in vars(module).items() if isinstance(value, Rota)]
         hint = f"; it has: {', '.join(f'{module_name}:{name}' for name in apps)}" if apps else ""
         raise BadInput(f"{module_name!r} has no Rota named {attribute or 'app'!r}{hint}")
-    given: dict[str, Any] = {name: value for name, value in (("url", url), ("replica", replica)) if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
     if given:
         found.settings = replace(found.settings, **given)
     return found

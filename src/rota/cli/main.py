@@ -12,8 +12,10 @@ import typer
 
 from rota import Settings, __version__
 from rota.cli.demo import demo
+from rota.cli.leader import app as leader
 from rota.cli.load import load_app
 from rota.cli.run import run_replica
+from rota.cli.singletons import app as singletons
 from rota.cli.soak import soak
 from rota.errors import RotaError
 from rota.schema import SCHEMA, check_schema
@@ -34,6 +36,8 @@ class _Commands(typer.Typer):
 app = _Commands(help="Run a service as many replicas as safely as if it were one.", no_args_is_help=True)
 app.command()(demo)
 app.command()(soak)
+app.add_typer(leader, name="leader")
+app.add_typer(singletons, name="singletons")
 
 
 def _version(wanted: bool) -> None:
@@ -56,6 +60,9 @@ def run(
     url: Annotated[str | None, typer.Option(help="Database, instead of the app's own or ROTA_URL")] = None,
     name: Annotated[str | None, typer.Option(help="This replica's name, instead of host and process id")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+    exit_on_lost_leadership: Annotated[
+        bool, typer.Option("--exit-on-lost-leadership", help="End the process (70) when a leadership is lost.")
+    ] = False,
 ) -> None:
     """Run an app as a replica until SIGTERM or Ctrl-C.
 
@@ -66,7 +73,9 @@ def run(
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run_replica(load_app(target, url=url, replica=name)))
+        lost = exit_on_lost_leadership or None
+        service = load_app(target, url=url, replica=name, exit_on_lost_leadership=lost)
+        raise typer.Exit(runner.run(run_replica(service)))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 
 from rota import Rota
+from rota.events import LeadershipEnded
+from rota.leader import EXIT_LOST
 
 
-async def run_replica(app: Rota) -> None:
-    """The first SIGTERM or SIGINT lets running handlers finish; one more, half a second later, ends the process."""
-    stop = asyncio.Event()
+async def run_replica(app: Rota) -> int:
+    """The first SIGTERM or SIGINT lets running handlers finish; one more, half a second later, ends the process.
+
+    The exit code: 0, or EXIT_LOST when it stopped because it lost a leadership.
+    """
+    stop, lost = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def told(number: signal.Signals) -> None:
@@ -20,5 +26,8 @@ async def run_replica(app: Rota) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told, number)
+    if app.settings.exit_on_lost_leadership:
+        app.events.subscribe(LeadershipEnded, lambda event: lost.set() if event.lost else None)
     async with app:
         await stop.wait()
+    return EXIT_LOST if lost.is_set() else 0

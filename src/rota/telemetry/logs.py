@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from rota import events
 from rota.events import Bus, Event
 
 _log = logging.getLogger("rota")
 
-_WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
+Level: TypeAlias = int | Callable[[Any], int]
+
+_WORDING: dict[type[Event], tuple[Level, Callable[[Any], str]]] = {
     events.ReplicaJoined: (logging.INFO, lambda e: f"replica {e.replica_id} ({e.name}) joined"),
     events.ReplicaLeft: (logging.INFO, lambda e: f"replica {e.replica_id} left"),
     events.ReplicaDeposed: (
@@ -35,7 +37,10 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
             )
         ),
     ),
-    events.LeadershipEnded: (logging.WARNING, lambda e: f"does not lead {e.role!r} any more, term {e.term}: {e.why}"),
+    events.LeadershipEnded: (
+        lambda e: logging.WARNING if e.lost else logging.INFO,
+        lambda e: f"does not lead {e.role!r} any more, term {e.term}: {e.why}",
+    ),
     events.LeaderStuck: (
         logging.ERROR,
         lambda e: (
@@ -94,8 +99,9 @@ def log_events(bus: Bus) -> None:
         bus.subscribe(events.RunFinished, _writer(logging.DEBUG, _finished))
 
 
-def _writer(level: int, wording: Callable[[Any], str]) -> Callable[[Event], None]:
+def _writer(how: Level, wording: Callable[[Any], str]) -> Callable[[Event], None]:
     def write(event: Event) -> None:
+        level = how if isinstance(how, int) else how(event)
         if _log.isEnabledFor(level):
             _log.log(level, wording(event))
 

@@ -1,0 +1,83 @@
+"""`rota leader`: who leads what, and to move it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rota.cli.look import AsJson, Url, ago, ask, show, show_one
+from rota.contract.roles import Candidate, Seat
+from rota.errors import BadInput, NotFound
+
+app = typer.Typer(help="Who leads which role, in which term; and to move one.", no_args_is_help=True)
+
+Role = Annotated[str, typer.Argument(help="The role, as `rota leader list` shows it.")]
+
+
+@app.command("list")
+def list_(url: Url = None, as_json: AsJson = False) -> None:
+    """All roles, and who leads them."""
+    seats, _ = ask(url, lambda store: store.look_roles())
+    show([_row(seat, as_json) for seat in seats], as_json=as_json, nothing="no role was ever led here")
+
+
+@app.command("show")
+def show_(role: Role, url: Url = None, as_json: AsJson = False) -> None:
+    """One role, and who would take it. Exits with 3 when nobody leads it."""
+    seats, candidates = ask(url, lambda store: store.look_roles())
+    seat = _find(seats, role)
+    others = [f"{c.name} ({c.replica_id})" for c in candidates if role in c.roles]
+    show_one(_row(seat, as_json) | {"candidates": others if as_json else ", ".join(others) or None}, as_json=as_json)
+    raise typer.Exit(0 if seat.alive else 3)
+
+
+@app.command("step-down")
+def step_down(
+    role: Role,
+    to: Annotated[str | None, typer.Option(help="The replica to lead next: its name or its number.")] = None,
+    url: Url = None,
+) -> None:
+    """Ask the leader to hand the role on; its hooks run first. Returns when it was asked, not when it is done."""
+
+    async def go(store: Any) -> tuple[Seat, Candidate | None]:
+        seats, candidates = await store.look_roles()
+        seat = _find(seats, role)
+        target = choose(candidates, seat, to)
+        return await store.ask_step_down(role, meant_for=target.replica_id if target else None), target
+
+    seat, target = ask(url, go)
+    nxt = f"; {target.name} is to lead next" if target else "; nobody else would take it, so it comes back"
+    typer.echo(f"asked {seat.holder} (replica {seat.replica_id}, term {seat.term}) to step down from {role!r}{nxt}")
+
+
+def choose(candidates: list[Candidate], seat: Seat, to: str | None) -> Candidate | None:
+    """Who is to lead next: the one named, or another one that would."""
+    others = [c for c in candidates if seat.role in c.roles and c.replica_id != seat.replica_id]
+    if to is None:
+        return others[0] if others else None
+    for candidate in others:
+        if to in (candidate.name, str(candidate.replica_id)):
+            return candidate
+    known = ", ".join(f"{c.name} ({c.replica_id})" for c in others) or "nobody else"
+    raise BadInput(f"{to!r} cannot take {seat.role!r}: there is {known}")
+
+
+def _find(seats: list[Seat], role: str) -> Seat:
+    for seat in seats:
+        if seat.role == role:
+            return seat
+    raise NotFound(f"there is no role {role!r}; there are: {', '.join(s.role for s in seats) or 'none'}")
+
+
+def _row(seat: Seat, as_json: bool) -> dict[str, Any]:
+    leader = seat.holder if seat.alive else None
+    return {
+        "role": seat.role,
+        "leader": leader,
+        "replica": seat.replica_id if seat.alive else None,
+        "term": seat.term,
+        "since": seat.won_at if as_json else (ago(seat.won_at) if leader else None),
+        "elector": seat.elector,
+        "asked to step down": seat.step_down,
+    }

@@ -1,0 +1,88 @@
+"""What commands that only look or ask have in common: the store of an address, tables for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rota import Settings
+from rota.schema import check_schema
+from rota.store import Store
+from rota.stores import open_store
+
+T = TypeVar("T")
+
+Url = Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+@asynccontextmanager
+async def opened(url: str | None) -> AsyncIterator[Store]:
+    """The store; its tables must be there, and are not touched."""
+    store = open_store(Settings.load(url=url))
+    await store.open()
+    try:
+        await check_schema(store, migrate=False)
+        yield store
+    finally:
+        await store.close()
+
+
+def ask(url: str | None, question: Callable[[Store], Awaitable[T]]) -> T:
+    async def go() -> T:
+        async with opened(url) as store:
+            return await question(store)
+
+    return asyncio.run(go())
+
+
+def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None:
+    """As a table, or as JSON. Colours only where there is a terminal, and not with NO_COLOR."""
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(list(rows))).decode())
+        return
+    if not rows:
+        typer.echo(nothing)
+        return
+    table = Table(*rows[0], box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def show_one(row: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(row)).decode())
+        return
+    table = Table(box=None, show_header=False)
+    for name, value in row.items():
+        table.add_row(f"[bold]{name}[/bold]", _cell(value))
+    Console().print(table)
+
+
+def ago(moment: datetime | None) -> str | None:
+    """How long ago, as people say it."""
+    if moment is None:
+        return None
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit} ago"
+    return f"{seconds:.0f}s ago"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

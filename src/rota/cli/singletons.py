@@ -1,0 +1,108 @@
+"""`rota singletons`: where they run, how they do, what they remember."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rota.cli.leader import choose
+from rota.cli.look import AsJson, Url, Yes, ago, ask, show, show_one
+from rota.contract.roles import Seat
+from rota.contract.singletons import SingletonRow, role_of
+from rota.errors import NotFound
+from rota.store import Store
+
+app = typer.Typer(help="Where singletons run, how they do, what they remember.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The singleton, as `rota singletons list` shows it.")]
+
+
+@app.command("list")
+def list_(url: Url = None, as_json: AsJson = False) -> None:
+    """All singletons."""
+
+    async def go(store: Store) -> list[dict[str, Any]]:
+        seats = {seat.role: seat for seat in (await store.look_roles())[0]}
+        return [_row(row, seats.get(role_of(row.name)), as_json) for row in await store.list_singletons()]
+
+    show(ask(url, go), as_json=as_json, nothing="no singleton ever ran here")
+
+
+@app.command("show")
+def show_(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """One singleton: its state, its last error, and state that could not be read. Exits with 3 when it is unhealthy."""
+
+    async def go(store: Store) -> tuple[SingletonRow, dict[str, Any]]:
+        row = await _find(store, name)
+        seats = {seat.role: seat for seat in (await store.look_roles())[0]}
+        lost = [f"{kept.at:%Y-%m-%d %H:%M:%S} {kept.reason}: {kept.state}" for kept in await store.lost_states(name)]
+        return row, _row(row, seats.get(role_of(name)), as_json) | {
+            "state": row.state,
+            "saved": row.saved_at if as_json else ago(row.saved_at),
+            "expires": row.expires_at,
+            "heartbeat": row.heartbeat,
+            "expected every": row.expect_every,
+            "last error": row.last_error,
+            "kept aside": lost if as_json else "\n".join(lost) or None,
+        }
+
+    row, shown = ask(url, go)
+    show_one(shown, as_json=as_json)
+    raise typer.Exit(0 if row.healthy else 3)
+
+
+@app.command()
+def reset(name: Name, yes: Yes = False, url: Url = None) -> None:
+    """Forget its state, and start its body anew. What it remembered is kept aside (`rota singletons show`)."""
+    if not yes:
+        typer.confirm(f"Forget the state of {name!r} and start it anew?", abort=True)
+
+    async def go(store: Store) -> bool:
+        await _find(store, name)
+        return await store.reset_singleton(name)
+
+    typer.echo(f"{name!r} begins anew" + ("" if ask(url, go) else "; it had no state"))
+
+
+@app.command()
+def move(
+    name: Name,
+    to: Annotated[str | None, typer.Option(help="The replica to run it next: its name or its number.")] = None,
+    url: Url = None,
+) -> None:
+    """Ask the replica where it runs to hand it on, with its state. Returns when it was asked, not when it is done."""
+
+    async def go(store: Store) -> str:
+        await _find(store, name)
+        seats, candidates = await store.look_roles()
+        [seat] = [seat for seat in seats if seat.role == role_of(name)]
+        target = choose(candidates, seat, to)
+        seat = await store.ask_step_down(seat.role, meant_for=target.replica_id if target else None)
+        where = target.name if target else "nobody else would take it, so it comes back"
+        return f"{name!r} leaves {seat.holder} (replica {seat.replica_id}); next: {where}"
+
+    typer.echo(ask(url, go))
+
+
+async def _find(store: Store, name: str) -> SingletonRow:
+    rows = await store.list_singletons()
+    for row in rows:
+        if row.name == name:
+            return row
+    raise NotFound(f"there is no singleton {name!r}; there are: {', '.join(r.name for r in rows) or 'none'}")
+
+
+def _row(row: SingletonRow, seat: Seat | None, as_json: bool) -> dict[str, Any]:
+    where = seat.holder if seat is not None and seat.alive else None
+    return {
+        "name": row.name,
+        "runs on": where,
+        "term": seat.term if seat is not None else None,
+        "healthy": row.healthy,
+        "started": row.started_at if as_json else ago(row.started_at),
+        "last beat": row.beat_at if as_json else ago(row.beat_at),
+        "last executed": row.executed_at if as_json else ago(row.executed_at),
+        "executions": row.run_count,
+        "failures": row.failure_count,
+    }
