@@ -281,11 +281,13 @@ class Shell:
             case ["rota", "demo", *_] as command:
                 self._shows.append(self._start(command))
             case ["rota", *_] as command:
-                done = subprocess.run(
-                    [sys.executable, "-m", *command], cwd=self._folder, env=self._environment, check=False,
-                    capture_output=True, text=True, timeout=60,
-                )  # fmt: skip
-                assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+                self._wait_for_replicas()
+                deadline = time.monotonic() + 30
+                while (done := self._run(command)).returncode:
+                    # What a replica does after it has joined takes a moment.
+                    told = f"{line}: {done.stdout}{done.stderr}"
+                    assert self._replicas, told
+                    assert time.monotonic() < deadline, told
             case ["export", assignment]:
                 name, _, value = assignment.partition("=")
                 postgres = value.startswith("postgresql:")
@@ -298,6 +300,20 @@ class Shell:
             case _:
                 raise AssertionError(f"nobody knows how to check: {line}")
 
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", *command], cwd=self._folder, env=self._environment, check=False,
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    def _wait_for_replicas(self) -> None:
+        for process, log in self._replicas:
+            deadline = time.monotonic() + 30
+            while "joined" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.02)
+
     def _start(self, command: list[str]) -> tuple[subprocess.Popen[bytes], Path]:
         self._started += 1
         log = self._folder / f"log-{self._started}"
@@ -309,14 +325,10 @@ class Shell:
 
     def end_block(self) -> None:
         """All replicas of the block have joined; told to stop, they leave and say so."""
-        replicas, self._replicas = self._replicas, []
+        replicas = self._replicas
         try:
-            for process, log in replicas:
-                deadline = time.monotonic() + 30
-                while "joined" not in log.read_text():
-                    assert process.poll() is None, log.read_text()
-                    assert time.monotonic() < deadline, log.read_text()
-                    time.sleep(0.02)
+            self._wait_for_replicas()
+            self._replicas = []
             for process, _ in replicas:
                 process.send_signal(signal.SIGTERM)
             for process, log in replicas:
@@ -378,7 +390,8 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     for name, (environment, default, meaning) in table.items():
         bare = name.strip("`")
         assert environment == f"`ROTA_{bare.upper()}`"
-        assert default == ("host name and process id" if bare == "replica" else f"`{getattr(defaults, bare)}`")
+        value = getattr(defaults, bare)
+        assert default == ("host name and process id" if bare == "replica" else f"`{value}`" if value != "" else "none")
         assert meaning
 
 
@@ -396,8 +409,8 @@ async def test_the_tables_of_columns_are_those_of_the_database(url: str) -> None
             else "select table_name from information_schema.tables where table_schema = 'rota'",
         )
     ]
-    described = re.findall(r"^### (\w+_\w+|jobs|replicas)$", page.read_text(), re.MULTILINE)
-    assert len(described) == 6
+    described = re.findall(r"^### (\w+_\w+|jobs|replicas|roles|singletons)$", page.read_text(), re.MULTILINE)
+    assert len(described) == 9
     for table in described:
         columns = await execute(
             url,
