@@ -26,6 +26,7 @@ from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.schedule import Schedule
 from rota.settings import Settings
+from rota.snowflake import Snowflakes
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "Schedule",
     "SchemaMismatch",
     "Settings",
+    "Snowflakes",
     "StaleWrite",
     "StoreUnavailable",
     "TickInfo",

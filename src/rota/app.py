@@ -22,6 +22,7 @@ from rota.run import Run
 from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
 from rota.settings import Settings
+from rota.snowflake import Snowflakes
 from rota.store import Declaration, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
@@ -39,6 +40,7 @@ class Rota:
         self.jobs: dict[str, Job[..., Any]] = {}
         self.events = Bus()
         self.results = Results(lambda: self.store)
+        self.ids = Snowflakes(lambda: self.store)
         self._schedules: dict[tuple[str, str], Declaration] = {}
         self._store: Store | None = None
         self._hinter: Hinter | None = None
@@ -214,6 +216,7 @@ class Rota:
             yield self
         finally:
             await self.results.close()
+            await self.ids.close()
             if self._hinter is not None:
                 await self._hinter.close()
             self._store = self._hinter = None
