@@ -1,7 +1,7 @@
 """rota: a service of many replicas that behaves as if it were one."""
 
 from rota.app import Rota
-from rota.context import Context, TickInfo, current_context
+from rota.context import Context, TickInfo, cluster_context, current_context
 from rota.errors import (
     BadExpression,
     BadInput,
@@ -59,5 +59,6 @@ __all__ = [
     "UnknownJob",
     "UnknownTimezone",
     "WrongState",
+    "cluster_context",
     "current_context",
 ]

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rota.attempt import Attempt, StopReason
-from rota.context import _current
+from rota.context import Member, _current
 from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailable
 from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
@@ -181,8 +181,9 @@ class Worker:
                 if standing != replica_id:
                     return 0  # what the old incarnation may have claimed was buried with it
         attempts, self._verbose = [], self._wanted(RunFinished)
+        member = Member(replica_id, self._settings.replica)
         for claim in claims:
-            attempt = Attempt(claim, self._jobs[claim.job_id], replica_id, self._take_progress)
+            attempt = Attempt(claim, self._jobs[claim.job_id], member, self._take_progress)
             self._attempts[claim.id] = attempt
             attempts.append(attempt)
         if attempts:
