@@ -26,7 +26,7 @@ from rota.snowflake import Snowflakes
 from rota.store import Declaration, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
-from rota.worker import Worker
+from rota.worker import Span, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -234,6 +234,7 @@ class Rota:
             finished=self.results.hint,
             emit=self.events.emit,
             wanted=self.events.wanted,
+            span=_span_of_runs(),
         )
         replica = Replica(
             self.settings,
@@ -311,6 +312,15 @@ def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
     if given is None and context is not None:
         given = context.connection
     return given
+
+
+def _span_of_runs() -> Span | None:
+    """What OpenTelemetry puts around each attempt, where it is installed and somebody listens."""
+    try:
+        from rota.telemetry.traces import span_of_runs
+    except ModuleNotFoundError:
+        return None
+    return span_of_runs()
 
 
 async def _reach(store: Store, settings: Settings) -> None:
