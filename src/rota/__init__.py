@@ -1,7 +1,7 @@
 """rota: a service of many replicas that behaves as if it were one."""
 
 from rota.app import Rota
-from rota.context import Context, TickInfo, current_context
+from rota.context import Context, TickInfo, cluster_context, current_context
 from rota.contract.roles import Fence
 from rota.errors import (
     BadExpression,
@@ -32,6 +32,7 @@ from rota.run import Run
 from rota.schedule import Schedule
 from rota.settings import Settings
 from rota.singleton import Singleton
+from rota.snowflake import Snowflakes
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "SchemaMismatch",
     "Settings",
     "Singleton",
+    "Snowflakes",
     "StaleWrite",
     "StoreUnavailable",
     "TickInfo",
@@ -69,5 +71,6 @@ __all__ = [
     "UnknownJob",
     "UnknownTimezone",
     "WrongState",
+    "cluster_context",
     "current_context",
 ]

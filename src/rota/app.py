@@ -27,10 +27,11 @@ from rota.run import Run
 from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
 from rota.settings import Settings
+from rota.snowflake import Snowflakes
 from rota.store import Declaration, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
-from rota.worker import Worker
+from rota.worker import Span, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +46,7 @@ class Rota(Leading):
         self.jobs: dict[str, Job[..., Any]] = {}
         self.events = Bus()
         self.results = Results(lambda: self.store)
+        self.ids = Snowflakes(lambda: self.store)
         self._schedules: dict[tuple[str, str], Declaration] = {}
         self._store: Store | None = None
         self._hinter: Hinter | None = None
@@ -220,6 +222,7 @@ class Rota(Leading):
             yield self
         finally:
             await self.results.close()
+            await self.ids.close()
             if self._hinter is not None:
                 await self._hinter.close()
             self._store = self._hinter = None
@@ -237,6 +240,7 @@ class Rota(Leading):
             finished=self.results.hint,
             emit=self.events.emit,
             wanted=self.events.wanted,
+            span=_span_of_runs(),
         )
         replica = Replica(
             self.settings,
@@ -331,6 +335,15 @@ def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
     if given is None and context is not None:
         given = context.connection
     return given
+
+
+def _span_of_runs() -> Span | None:
+    """What OpenTelemetry puts around each attempt, where it is installed and somebody listens."""
+    try:
+        from rota.telemetry.traces import span_of_runs
+    except ModuleNotFoundError:
+        return None
+    return span_of_runs()
 
 
 async def _reach(store: Store, settings: Settings) -> None:

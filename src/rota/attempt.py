@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rota.context import Context
+from rota.context import Context, Member
 from rota.errors import BadParameters, Permanent
 from rota.job import Job
 from rota.store import Claim, NewRun, Outcome
@@ -26,13 +26,13 @@ class Attempt:
 
     __slots__ = ("claim", "context", "job", "settled", "started", "stop_reason", "task")
 
-    def __init__(self, claim: Claim, job: Job[..., Any], replica_id: int, report: Callable[[Claim, str], None]) -> None:
+    def __init__(self, claim: Claim, job: Job[..., Any], member: Member, report: Callable[[Claim, str], None]) -> None:
         self.claim, self.job = claim, job
         self.started = time.monotonic()
         self.task: asyncio.Task[Any] | None = None
         self.stop_reason: StopReason | None = None
         self.settled = False
-        self.context = Context(claim, replica_id, report)
+        self.context = Context(claim, member, report)
         if not job.is_async:
             self.context._stop = threading.Event()
 

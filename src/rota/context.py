@@ -1,4 +1,8 @@
-"""What a handler sees of the cluster while it runs."""
+"""What code sees of the cluster while it is part of a run, or of a term.
+
+`cluster_context` is the one place that says what that is; log records and spans carry the same, under the same names.
+It travels in context variables: into tasks that a handler starts and into `asyncio.to_thread`, not into bare threads.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,30 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rota.contract.roles import Fence
 from rota.store import Claim
 
-_current: ContextVar[Context | None] = ContextVar("rota_context", default=None)
+NAMES = ("replica_id", "replica", "job", "run_id", "attempt", "idempotency_key", "correlation_id", "role", "term")
+"""All that the cluster context may have."""
+
 leadership: ContextVar[Fence | None] = ContextVar("rota_leadership", default=None)
-"""The term under which this code runs, if it runs under one."""
+"""The term that this code is part of."""
+_current: ContextVar[Context | None] = ContextVar("rota_context", default=None)
 _log = logging.getLogger("rota.job")
+
+
+class Member(NamedTuple):
+    """A replica as its handlers know it."""
+
+    id: int
+    name: str
+
+
+_NOBODY = Member(0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +52,24 @@ class TickInfo:
 class Context:
     """One attempt of one run. A handler asks for it by a first parameter annotated `Context`."""
 
-    __slots__ = ("_claim", "_report", "_stop", "connection", "replica_id")
+    __slots__ = ("_claim", "_member", "_report", "_stop", "connection")
 
-    def __init__(self, claim: Claim, replica_id: int = 0, report: Callable[[Claim, str], None] | None = None) -> None:
-        self._claim, self._report = claim, report
+    def __init__(
+        self, claim: Claim, member: Member = _NOBODY, report: Callable[[Claim, str], None] | None = None
+    ) -> None:
+        self._claim, self._member, self._report = claim, member, report
         self._stop: threading.Event | None = None
-        self.replica_id = replica_id
         self.connection: Any = None
         """With `transactional=True`: the connection in whose transaction the run will be completed."""
+
+    @property
+    def replica_id(self) -> int:
+        return self._member.id
+
+    @property
+    def replica(self) -> str:
+        """The replica's name, for people."""
+        return self._member.name
 
     @property
     def run_id(self) -> int:
@@ -73,12 +100,8 @@ class Context:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the run, the job and the correlation id."""
-        extra = {
-            "run_id": self.run_id, "job": self.job, "attempt": self.attempt, "replica_id": self.replica_id,
-            "correlation_id": self.correlation_id,
-        }  # fmt: skip
-        return logging.LoggerAdapter(_log, extra)
+        """A logger whose records carry all that the cluster context has of this run."""
+        return logging.LoggerAdapter(_log, _facts(self))
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far it is. Shown while the run is running; the newest report wins. From any thread."""
@@ -102,3 +125,20 @@ def detached_context(job: str) -> Context:
 def current_context() -> Context | None:
     """The run that this code is part of, if it is part of one."""
     return _current.get()
+
+
+def cluster_context() -> dict[str, str | int]:
+    """Where this code runs and what for: replica and run inside a run, role and term inside a term; else empty."""
+    context, fence = _current.get(), leadership.get()
+    found = {} if context is None else _facts(context)
+    if fence is not None:
+        found["role"], found["term"] = fence.role, fence.term
+    return found
+
+
+def _facts(context: Context) -> dict[str, str | int]:
+    return {
+        "replica_id": context.replica_id, "replica": context.replica, "job": context.job, "run_id": context.run_id,
+        "attempt": context.attempt, "idempotency_key": context.idempotency_key,
+        "correlation_id": context.correlation_id,
+    }  # fmt: skip

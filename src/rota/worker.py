@@ -14,11 +14,12 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from rota.attempt import Attempt, StopReason
-from rota.context import _current
+from rota.context import Context, Member, _current
 from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailable
 from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
@@ -26,6 +27,9 @@ from rota.lane import AsyncLane, Lane, ThreadLane
 from rota.service import Wake
 from rota.settings import Settings
 from rota.store import Claim, Finished, Outcome, Store
+
+Span: TypeAlias = Callable[[Context], AbstractContextManager[object]]
+"""What is put around each attempt, by whoever traces."""
 
 _BATCH = 1000
 _PROGRESS_EVERY = 0.5
@@ -46,12 +50,15 @@ class Worker:
         finished: Callable[[], None],
         emit: Callable[[Event], None],
         wanted: Callable[[type[Event]], bool],
+        span: Span | None = None,
     ) -> None:
         self._store, self._settings, self._jobs = store, settings, jobs
         self._standing = standing
         """This replica's number while it trusts itself, else 0."""
         self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
         self._wanted, self._verbose = wanted, False
+        # Chosen once: who does not trace pays nothing for it.
+        self._invoke: Callable[[Attempt], Any] = _invoke if span is None else partial(_invoke_in_span, span)
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, Attempt] = {}
         self._open_claims: Counter[int] = Counter()
@@ -181,8 +188,9 @@ class Worker:
                 if standing != replica_id:
                     return 0  # what the old incarnation may have claimed was buried with it
         attempts, self._verbose = [], self._wanted(RunFinished)
+        member = Member(replica_id, self._settings.replica)
         for claim in claims:
-            attempt = Attempt(claim, self._jobs[claim.job_id], replica_id, self._take_progress)
+            attempt = Attempt(claim, self._jobs[claim.job_id], member, self._take_progress)
             self._attempts[claim.id] = attempt
             attempts.append(attempt)
         if attempts:
@@ -239,12 +247,6 @@ class Worker:
         heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
         if self._deadlines[0][2] is attempt:
             self._deadline_set.set()
-
-    @staticmethod
-    def _invoke(attempt: Attempt) -> Any:
-        arguments = attempt.job.arguments
-        values = arguments.decode(attempt.claim.parameters)
-        return attempt.job.fn(attempt.context, **values) if arguments.wants_context else attempt.job.fn(**values)
 
     async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
         """The handler's writes and the completion commit together, or not at all."""
@@ -398,6 +400,24 @@ class Worker:
             # A thread cannot be stopped. The run is settled now; what the function returns later goes nowhere.
             self._emit(ThreadAbandoned(attempt.claim.id, attempt.claim.job_id))
             self._settle(attempt, attempt.stopped())
+
+
+def _invoke(attempt: Attempt) -> Any:
+    arguments = attempt.job.arguments
+    values = arguments.decode(attempt.claim.parameters)
+    return attempt.job.fn(attempt.context, **values) if arguments.wants_context else attempt.job.fn(**values)
+
+
+def _invoke_in_span(span: Span, attempt: Attempt) -> Any:
+    if attempt.job.is_async:
+        return _await_in_span(span, attempt)
+    with span(attempt.context):
+        return _invoke(attempt)
+
+
+async def _await_in_span(span: Span, attempt: Attempt) -> Any:
+    with span(attempt.context):
+        return await _invoke(attempt)
 
 
 def _lost_too_often(claim: Claim) -> Permanent:

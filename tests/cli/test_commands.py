@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ from tests.app.waiting import until
 from tests.harness import execute
 
 SERVICE = """
+import logging
 from rota import Rota
 app = Rota()
 
 @app.every("1s")
-async def tick() -> None: ...
+async def tick() -> None:
+    logging.getLogger("shop").info("ticked")
 """
 
 
@@ -51,6 +54,7 @@ async def test_run_is_a_replica_until_it_is_told_to_stop(url: str, tmp_path: Pat
             _, said = await process.communicate()
             assert process.returncode == 0, said.decode()
             assert b"joined" in said
+            assert re.search(rb"INFO shop: ticked \[replica_id=\d+ replica=worker-1 job=tick run_id=\d+ ", said)
             assert await app.store.list_replicas() == []
     finally:
         if process.returncode is None:

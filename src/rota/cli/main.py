@@ -20,6 +20,7 @@ from rota.cli.soak import soak
 from rota.errors import RotaError
 from rota.schema import SCHEMA, check_schema
 from rota.stores import open_store
+from rota.telemetry.logs import ContextFormatter, carry_context
 
 
 class _Commands(typer.Typer):
@@ -71,11 +72,13 @@ def run(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    lines = logging.StreamHandler()
+    lines.setFormatter(ContextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[lines])
+    loaded = load_app(target, url=url, replica=name, exit_on_lost_leadership=exit_on_lost_leadership or None)
+    carry_context()  # also to handlers that the app's module made
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        lost = exit_on_lost_leadership or None
-        service = load_app(target, url=url, replica=name, exit_on_lost_leadership=lost)
-        raise typer.Exit(runner.run(run_replica(service)))
+        raise typer.Exit(runner.run(run_replica(loaded)))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

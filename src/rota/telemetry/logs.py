@@ -1,15 +1,19 @@
-"""Events as log records under the logger `rota`. All wording is here."""
+"""Events as log records under the logger `rota`, all wording is here; and records that know their run."""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from rota import events
+from rota.context import NAMES, cluster_context
 from rota.events import Bus, Event
 
 _log = logging.getLogger("rota")
+_BARE = re.compile(r"[\w.:@/+-]+")
 
 Level: TypeAlias = int | Callable[[Any], int]
 
@@ -121,3 +125,38 @@ def _finished(event: events.RunFinished) -> str:
 def _leader_failed(event: events.LeaderFailed) -> str:
     again = "" if event.again_in is None else f"; again in {event.again_in:.1f} s"
     return f"{event.what}, term {event.term} of {event.role!r}: {type(event.error).__name__}: {event.error}{again}"
+
+
+class ContextFilter(logging.Filter):
+    """Every record of a handler gets the cluster context: `rota_run_id`, `rota_job` and so on; None outside of a run.
+
+    It belongs on logging's handlers, not on loggers: a logger's filter does not see what loggers below it pass on.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found = cluster_context()
+        for name in NAMES:
+            setattr(record, f"rota_{name}", found.get(name))
+        return True
+
+
+class ContextFormatter(logging.Formatter):
+    """Lines that end in what their records know: `... sent [job=report run_id=17 attempt=2]`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        known = [(name, getattr(record, f"rota_{name}", None)) for name in NAMES]
+        facts = " ".join(f"{name}={_quoted(value)}" for name, value in known if value is not None)
+        return super().formatMessage(record) + (f" [{facts}]" if facts else "")
+
+
+def carry_context() -> None:
+    """All handlers that the root logger has now get a `ContextFilter`, once."""
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(each, ContextFilter) for each in handler.filters):
+            handler.addFilter(ContextFilter())
+
+
+def _quoted(value: object) -> str:
+    """What somebody put into a key must not look like another line."""
+    text = str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text)
