@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from rota import Rota
+from rota.schema import SCHEMA
 from tests.app.waiting import until
 from tests.harness import execute
 
 SERVICE = """
 import logging
 from rota import Rota
+from rota.schema import SCHEMA
 app = Rota()
 
 @app.every("1s")
@@ -82,8 +84,9 @@ def test_wrong_usage_gets_one_clear_sentence(tmp_path: Path, arguments: list[str
 def test_migrate_says_what_it_did(url: str, tmp_path: Path) -> None:
     first, second = (rota("migrate", "--url", url, folder=tmp_path) for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0)
-    assert first.stdout.splitlines() == ["applied 0001_engine", "tables are at version 1"]
-    assert second.stdout.splitlines() == ["tables are at version 1"]
+    applied = ["applied 0001_engine", "applied 0002_one_at_a_time"]
+    assert first.stdout.splitlines() == [*applied, f"tables are at version {SCHEMA}"]
+    assert second.stdout.splitlines() == [f"tables are at version {SCHEMA}"]
 
 
 def test_a_store_without_tables_is_refused_when_migrating_is_off(url: str, tmp_path: Path) -> None:
