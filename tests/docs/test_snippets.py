@@ -378,7 +378,8 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     for name, (environment, default, meaning) in table.items():
         bare = name.strip("`")
         assert environment == f"`ROTA_{bare.upper()}`"
-        assert default == ("host name and process id" if bare == "replica" else f"`{getattr(defaults, bare)}`")
+        value = f"`{getattr(defaults, bare)}`".replace("``", "")
+        assert default == ("host name and process id" if bare == "replica" else value)
         assert meaning
 
 
