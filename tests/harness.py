@@ -28,12 +28,12 @@ class Server:
     """A Postgres server of our own, that can be stopped and started."""
 
     def __init__(self, binaries: Path, user: str | None) -> None:
-        self._bin, self._user = binaries, user if os.getuid() == 0 else None
+        self._bin, self.user = binaries, user if os.getuid() == 0 else None
         self._root = Path(tempfile.mkdtemp(prefix="rota-pg-"))
         self.data = self._root / "data"
         self._log = self._root / "log"
-        if self._user is not None:
-            entry = pwd.getpwnam(self._user)
+        if self.user is not None:
+            entry = pwd.getpwnam(self.user)
             os.chown(self._root, entry.pw_uid, entry.pw_gid)
         self._call("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "--no-sync")
         settings = f"listen_addresses = ''\nunix_socket_directories = '{self._root}'\nmax_connections = 200\n"
@@ -70,7 +70,7 @@ class Server:
 
     def _call(self, program: str, *arguments: str) -> str:
         done = subprocess.run(
-            [str(self._bin / program), *arguments], user=self._user, text=True, check=False, cwd="/",
+            [str(self._bin / program), *arguments], user=self.user, text=True, check=False, cwd="/",
             stdout=subprocess.DEVNULL if program == "pg_ctl" else subprocess.PIPE,
             stderr=subprocess.DEVNULL if program == "pg_ctl" else subprocess.PIPE,
         )  # fmt: skip

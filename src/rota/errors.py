@@ -33,6 +33,21 @@ class Misconfigured(BadInput):
     """A setting, or the relation between two settings, that cannot work."""
 
 
+class PooledConnection(Misconfigured):
+    """A pooler between this process and Postgres does not keep a session, and a session is needed."""
+
+    def __init__(self, mode: str, where: str = "the url") -> None:
+        what = f"{where} leads through a pooler in {mode} mode"
+        if mode == "statement":
+            super().__init__(f"{what}, which has no transactions: set its pool_mode to transaction or session")
+        else:
+            super().__init__(
+                f"{what}, which breaks session locks and LISTEN: give control_url= (ROTA_CONTROL_URL) a direct address "
+                "of the same database, or choose the elector lease (ROTA_ELECTOR=lease)"
+            )
+        self.mode = mode
+
+
 class BadParameters(BadInput):
     """Arguments that do not fit the job's signature."""
 
@@ -85,6 +100,10 @@ class Timeout(RotaError, TimeoutError):
 
 class StoreUnavailable(RotaError):
     """The database cannot be reached or used now; the sentence says which and what to do."""
+
+
+class CannotListen(RotaError):
+    """Hints cannot be heard this way, now or later; without them everything still happens, within a beat or two."""
 
 
 class TransactionLost(StoreUnavailable):

@@ -179,6 +179,13 @@ class StoreReplaced(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class HintsOff(Event):
+    """The hints of the other replicas cannot be heard; what they would tell is found at the next beat."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFailed(Event):
     """A step of a service failed; it is tried again."""
 

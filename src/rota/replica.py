@@ -15,14 +15,15 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from rota.caretaker import SECOND_LOOK, Caretaker
 from rota.clock import steady
 from rota.election import Court, Elections, Term
 from rota.elector import Elector
-from rota.errors import RotaError, StoreUnavailable
-from rota.events import Event, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
+from rota.errors import CannotListen, RotaError, StoreUnavailable
+from rota.events import Event, HintsOff, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
 from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
@@ -107,7 +108,11 @@ class Ear(Service):
         self._store, self._heard = store, heard
 
     async def step(self) -> float | None:
-        await self._store.listen(self._heard)
+        try:
+            await self._store.listen(self._heard)
+        except CannotListen as error:
+            self.emit(HintsOff(str(error)))
+            return None
         return 0.1
 
 
@@ -159,7 +164,8 @@ class Replica:
         if self._thread.ident is None:
             return
         if self._loop is not None and self._stop_here is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop_here.set)
+            with suppress(RuntimeError):  # it failed to start, and its loop is closed already
+                self._loop.call_soon_threadsafe(self._stop_here.set)
         await asyncio.to_thread(self._thread.join)
 
     @property
@@ -280,7 +286,7 @@ class Replica:
                 await self.store.hint("ready")
                 await self.store.hint("schedules")
         except (StoreUnavailable, TimeoutError, RotaError):
-            return  # the others will notice by the free lock
+            return  # the others will notice by the free lock, or by the silence
 
     def joined(self, lifeline: Lifeline) -> None:
         before, self._identity = self._identity, lifeline.identity

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from rota.errors import Misconfigured
 
+ELECTORS = ("advisory", "file", "lease", "kubernetes", "standalone")
 _OLDER_NAMES = {"scheduler_advisory_locks": ("WORKFLOW_SCHEDULER_ADVISORY_LOCKS",)}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
@@ -20,6 +21,12 @@ class Settings:
 
     url: str = "sqlite:///rota.db"
     """Where the tables are: `sqlite:///file.db` or `postgresql://...`."""
+    control_url: str = ""
+    """A direct address of the same database, for the connections that keep a session; needed where a pooler lies in
+    between. Empty: the url itself."""
+    elector: str = ""
+    """Who decides that only one leads: `advisory` (Postgres), `file` (SQLite), `lease`, `kubernetes` or `standalone`.
+    Empty: the store's own. With `lease` nothing needs a session."""
     replica: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
     """This process's name, for people; its identity is the number that the store gives it."""
     concurrency: int = 100
@@ -32,9 +39,6 @@ class Settings:
     """Seconds after the sending of the last confirmed beat for which the replica trusts itself."""
     dead_after: float = 5.0
     """Seconds without a beat after which a replica is deposed."""
-    elector: str = ""
-    """Who decides on leadership: `advisory` (Postgres), `file` (SQLite), `lease`, `kubernetes`, `standalone`; left out,
-    the store's own."""
     scheduler: str = "shared"
     """`shared`: every replica makes ticks. `leader`: one at a time does, the others stand by."""
     step_down_timeout: float = 10.0
@@ -63,6 +67,7 @@ class Settings:
             raise Misconfigured(
                 f"url {_without_password(self.url)!r} is neither sqlite:///FILE nor postgresql://HOST/DATABASE"
             )
+        self._check_elector()
         for name in (
             "concurrency",
             "threads",
@@ -87,6 +92,21 @@ class Settings:
             raise Misconfigured(f"scheduler must be 'shared' or 'leader', not {self.scheduler!r}")
         if not self.replica.strip():
             raise Misconfigured("replica must have a name; leave it out to get host and process id")
+
+    def _check_elector(self) -> None:
+        sqlite = self.url.startswith("sqlite:")
+        if self.elector and self.elector not in ELECTORS:
+            raise Misconfigured(f"elector {self.elector!r} is none of {', '.join(ELECTORS)}")
+        if self.elector == ("advisory" if sqlite else "file"):
+            kind, own = ("sqlite", "file") if sqlite else ("postgresql", "advisory")
+            raise Misconfigured(
+                f"elector {self.elector!r} does not work with a {kind} url: leave it out, or say {own!r}"
+            )
+        if self.control_url and sqlite:
+            raise Misconfigured("control_url is for postgresql: a SQLite file has no other address; leave it out")
+        if self.control_url and not self.control_url.startswith(("postgresql://", "postgres://")):
+            shown = _without_password(self.control_url)
+            raise Misconfigured(f"control_url {shown!r} is not postgresql://HOST/DATABASE")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Self:

@@ -291,7 +291,7 @@ class Pulse(Row, frozen=True, kw_only=True):
     due_in: float | None = None
     """Seconds until the next due schedule or delayed run."""
     suspects: tuple[int, ...] = ()
-    """Only for the caretaker: replicas whose session lock is free."""
+    """Only for the caretaker: replicas whose session lock is free. Those without one are never among them."""
     stale: tuple[int, ...] = ()
     """Only for the caretaker: replicas whose beat is older than `dead_after`."""
     caretaker: bool = False
@@ -348,7 +348,8 @@ class Lifeline(ABC):
     async def beat(self, *, holding: bool) -> Pulse:
         """Say that this incarnation lives; renew the slots it holds; learn what it should know.
 
-        `holding`: the replica runs something. At most one replica at a time is told that it is the caretaker.
+        `holding`: the replica runs something. At most one replica at a time is told that it is the caretaker; with the
+        elector `lease` two may be for a moment, which harms nobody.
         Raises `StoreUnavailable` when the database does not answer; the caller then closes this lifeline.
         """
 
@@ -507,6 +508,10 @@ class Store(Roles, Singletons, Locks, Nodes):
     async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
         """A new incarnation: a row, and a session lock that was taken before the row could be seen.
 
+        With the elector `lease` there is no session lock: the row says so, and the replica lives by its beat alone.
+        `PooledConnection` when a pooler lies in between that would break the lock, `Misconfigured` when the control
+        connection leads to another database.
+
         With `resume`, that incarnation of this same process goes on if nobody has buried it: whoever lost a connection
         does not lose its runs. The lifeline's `replica_id` tells which it was.
         """
@@ -534,7 +539,10 @@ class Store(Roles, Singletons, Locks, Nodes):
 
     @abstractmethod
     async def listen(self, heard: Callable[[Hint], None]) -> None:
-        """Call `heard` for every hint, and once at the start; for ever. `StoreUnavailable` when it cannot hear."""
+        """Call `heard` for every hint, and once at the start; for ever.
+
+        `StoreUnavailable` when it cannot hear now, `CannotListen` when it never will.
+        """
 
 
 # -- rules that both stores follow ----------------------------------------------------------------

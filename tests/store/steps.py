@@ -48,9 +48,9 @@ def new_token() -> int:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
+async def opened(url: str, **settings: Any) -> AsyncIterator[Store]:
     """A store with its tables, as one replica has it."""
-    store = open_store(Settings(url=url))
+    store = open_store(Settings(url=url, **settings))
     await store.open()
     try:
         await store.migrate()

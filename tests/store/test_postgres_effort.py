@@ -380,7 +380,7 @@ EFFORTS = [
     ("bury.runs", "'{}', 1, 5", 2000),
     ("enqueue.existing", "'{1, 2, 3}', '{known-1, known-2, known-3}', '{a, b, c}'", 100),
     ("declare.existing", "'{known-1}', '{1}'", 100),
-    ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5", 50),
+    ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5, true", 50),
     ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}, -1, '0001-01-01', 0", 400),
 ]
 EMPTY, FILLED, ANALYZED = "when the tables were empty", "when they had been filled", "when they had been analyzed"

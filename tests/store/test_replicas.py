@@ -31,9 +31,9 @@ LONG_AGO = "update replicas set beat_at = '2020-01-01 00:00:00.000000'"
 
 
 @asynccontextmanager
-async def joined(url: str, name: str = "a") -> AsyncIterator[tuple[Store, Lifeline]]:
+async def joined(url: str, name: str = "a", elector: str = "") -> AsyncIterator[tuple[Store, Lifeline]]:
     """A replica with a store of its own, as a process has it."""
-    async with opened(url) as store:
+    async with opened(url, elector=elector) as store:
         lifeline = await store.join(name, "host", 4711, [JOB])
         lifeline.judges_from = 0.0  # as if it had beaten on time for long enough
         try:

@@ -29,6 +29,11 @@ def test_the_flag_of_the_advisory_locks_is_read_under_both_names(name: str) -> N
         ({"beat": 3.0}, "a replica must stop trusting itself before the others give it up"),
         ({"shutdown_timeout": -1}, "must not be below 0"),
         ({"replica": " "}, "must have a name"),
+        ({"elector": "dice"}, "'dice' is none of advisory, file, lease, kubernetes, standalone"),
+        ({"elector": "advisory"}, "'advisory' does not work with a sqlite url: leave it out, or say 'file'"),
+        ({"elector": "file", "url": "postgresql:///a"}, "'file' does not work with a postgresql url"),
+        ({"control_url": "postgresql:///a"}, "control_url is for postgresql"),
+        ({"control_url": "http://u:pw@h/a", "url": "postgresql:///a"}, r"control_url 'http://\*\*\*@h/a' is not"),
         ({"colour": "red"}, "unknown setting 'colour'; there are: url,"),
     ],
 )

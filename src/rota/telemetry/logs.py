@@ -91,6 +91,7 @@ _WORDING: dict[type[Event], tuple[Level, Callable[[Any], str]]] = {
             "commits of the last moments may be missing; check what should have run"
         ),
     ),
+    events.HintsOff: (logging.WARNING, lambda e: f"hints are off: {e.reason}"),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 

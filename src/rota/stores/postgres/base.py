@@ -13,6 +13,7 @@ from rota.settings import Settings
 from rota.store import Store
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.pool import Pool
+from rota.stores.postgres.route import Route
 
 T = TypeVar("T")
 
@@ -24,6 +25,8 @@ class PostgresBase(Store):
         self.settings = settings
         self.tag = tag or pg.session_tag()
         self._pool_size = pool_size
+        self.route = Route.DIRECT
+        """The way that the url goes; known once the store is open."""
         self._pool: Pool | None = None
         # Nothing else may have to wait for a handler's transaction.
         self._handlers_pool: asyncpg.Pool[asyncpg.Record] | None = None

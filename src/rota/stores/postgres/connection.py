@@ -14,6 +14,7 @@ import asyncpg
 from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
 from rota.stores.postgres.pool import Connection as Connection
 from rota.stores.postgres.pool import Pool
+from rota.stores.postgres.route import Line, Route, connect, lasting, local, options
 from rota.stores.queries import load_queries
 
 T = TypeVar("T")
@@ -70,23 +71,31 @@ def session_tag() -> str:
     return f"rota-{secrets.token_hex(8)}"
 
 
-async def connect(url: str, tag: str, settings: dict[str, str], timeout: float) -> Connection:
+async def line(route: Route, url: str, tag: str, settings: dict[str, str], timeout: float) -> Line:
     """A connection of its own, never pooled."""
     with translated(url):
-        return await asyncpg.connect(url, timeout=timeout, server_settings=settings | {"application_name": tag})
+        return Line(await connect(route, url, tag, settings, timeout=timeout), route, settings)
 
 
-def make_pool(url: str, tag: str, most: int) -> Pool:
+def make_pool(url: str, tag: str, most: int, route: Route = Route.DIRECT) -> Pool:
     """For rota's own statements."""
-    settings = POOLED | {"application_name": tag}
-    return Pool(lambda: asyncpg.connect(url, timeout=5.0, command_timeout=30.0, server_settings=settings), most)
+    locally = local(POOLED) if route is Route.TRANSACTION else ""
+    return Pool(lambda: connect(route, url, tag, POOLED, timeout=5.0, command_timeout=30.0), most, locally)
 
 
-def make_handlers_pool(url: str, tag: str, most: int) -> asyncpg.Pool[asyncpg.Record]:
+def make_handlers_pool(url: str, tag: str, most: int, route: Route = Route.DIRECT) -> asyncpg.Pool[asyncpg.Record]:
     """For the transactions of handlers, who keep them for as long as they like and leave what they like behind."""
+
+    async def prepared(connection: Any) -> None:
+        await connection.execute(lasting(HANDLERS))
+
+    async def left(connection: Any) -> None:
+        """The session that a reset would reach is somebody else's by now."""
+
     return asyncpg.create_pool(
         url, min_size=0, max_size=most, timeout=5.0, max_inactive_connection_lifetime=60.0,
-        server_settings=HANDLERS | {"application_name": tag},
+        setup=prepared if route is Route.SESSION else None, reset=left if route is Route.TRANSACTION else None,
+        **options(route, tag, HANDLERS),
     )  # fmt: skip
 
 
@@ -129,11 +138,13 @@ class translated:
 
 
 @asynccontextmanager
-async def transaction(pool: asyncpg.Pool[asyncpg.Record]) -> AsyncIterator[Connection]:
+async def transaction(pool: asyncpg.Pool[asyncpg.Record], route: Route) -> AsyncIterator[Connection]:
     """A handler's transaction. Cut off in the middle, its connection is dropped, not given back."""
     connection = await pool.acquire()
     try:
         async with connection.transaction():
+            if route is Route.TRANSACTION:
+                await connection.execute(local(HANDLERS))
             yield connection  # type: ignore[misc]
     except BaseException:
         if not gone(connection) and connection.is_in_transaction():

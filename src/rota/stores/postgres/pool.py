@@ -26,8 +26,10 @@ _GRACE = 2.0
 class Pool:
     """At most so many connections; the one used last is used next, and those not needed for a minute are closed."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int, locally: str = "") -> None:
         self._connect, self._most = connect, most
+        # Set at the beginning of every transaction, and then everything is in one: the session is not ours.
+        self._locally = locally
         self._places = asyncio.Semaphore(most)
         self._idle: list[tuple[float, Connection]] = []
         self._in_use: set[Connection] = set()
@@ -45,7 +47,11 @@ class Pool:
         connection = await self._take()
         sound = False
         try:
-            yield connection
+            if self._locally:
+                async with begun(connection, self._locally):
+                    yield connection
+            else:
+                yield connection
             sound = True
         except Exception as error:
             sound = not isinstance(error, TimeoutError)
@@ -56,8 +62,12 @@ class Pool:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
         """A transaction: the block's end commits, an exception rolls back."""
-        async with self.use() as connection, connection.transaction():
-            yield connection
+        async with self.use() as connection:
+            if connection.is_in_transaction():
+                yield connection
+            else:
+                async with connection.transaction():
+                    yield connection
 
     async def close(self) -> None:
         """Let those in use come to an end, for a moment; then cut them off. Say good-bye to the others."""
@@ -107,6 +117,14 @@ class Pool:
         self._idle = [entry for entry in self._idle if entry[0] > horizon]
         if self._idle:
             self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
+
+
+@asynccontextmanager
+async def begun(connection: Connection, locally: str) -> AsyncIterator[None]:
+    """A transaction with settings of its own."""
+    async with connection.transaction():
+        await connection.execute(locally)
+        yield
 
 
 async def _part(connection: Connection) -> None:

@@ -1,4 +1,7 @@
-"""Replicas on Postgres: a session lock on a connection of its own, a beat, and what is done about the dead."""
+"""Replicas on Postgres: a session lock on a connection of its own, a beat, and what is done about the dead.
+
+Where a pooler keeps no session there is no such lock; the beat alone tells who lives.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,70 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rota.errors import StoreUnavailable
+from rota.errors import CannotListen, Misconfigured, PooledConnection, StoreUnavailable
 from rota.settings import Settings
 from rota.store import HINTS, Buried, Hint, Lifeline, Pulse, ReplicaRow
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
+from rota.stores.postgres.route import Line, Route, find_route
 
 _PROBE_EVERY, _PROBE_WITHIN, _JOIN_WITHIN = 30.0, 2.0, 10.0
 
 
 class PostgresReplicas(PostgresBase):
+    _control_route: Route | None = None
+
     async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
         # The server ends a silent session, and with it the session lock, when the others would give the replica up.
         silence = {"idle_session_timeout": f"{int(self.settings.dead_after * 1000)}ms"}
-        connection = await pg.connect(self.settings.url, self.tag, pg.CONTROL | silence, timeout=3.0)
+        route = await self._find_control()
+        if route is Route.TRANSACTION and self.settings.elector in ("", "advisory"):
+            raise PooledConnection("transaction", "control_url" if self.settings.control_url else "url")
+        # The other electors need no session, but where there is one its end tells of a death at once.
+        locked = self.settings.elector != "lease" and route is not Route.TRANSACTION
+        line = await pg.line(route, self._control_url, self.tag, pg.CONTROL | silence, timeout=3.0)
         try:
-            with pg.translated(self.settings.url):
+            with pg.translated(self._control_url):
                 async with asyncio.timeout(_JOIN_WITHIN):
-                    identity = str(await connection.fetchval(pg.QUERIES["join.identity"]))
-                    if resume is not None and await _resume(connection, resume):
-                        return PostgresLifeline(connection, resume, identity, self.settings)
-                    replica_id = await connection.fetchval(pg.QUERIES["join.id"])
+                    if self.settings.control_url:
+                        await self._check_same_database(line)
+                    identity = str(await line.value(pg.QUERIES["join.identity"]))
+                    if resume is not None and await _resume(line, resume, locked):
+                        return PostgresLifeline(line, resume, identity, self._control_url, self.settings, locked)
+                    replica_id = await line.value(pg.QUERIES["join.id"])
                     # Locked before the row can be seen: nobody may find the row and the lock free.
-                    if not await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
+                    if locked and not await line.value(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
                         raise StoreUnavailable(f"somebody holds the advisory lock ({pg.REPLICAS}, {replica_id})")
                     encoded = msgspec.json.encode(list(jobs)).decode()
-                    await connection.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag)
+                    await line.fetch(pg.QUERIES["join"], replica_id, name, host, pid, encoded, self.tag, locked)
                     # Now that somebody knows these jobs, their schedules are looked at again.
-                    await connection.fetch(pg.QUERIES["declare.revalidate"], list(jobs))
+                    await line.fetch(pg.QUERIES["declare.revalidate"], list(jobs))
         except BaseException:
-            connection.terminate()
+            line.connection.terminate()
             raise
-        return PostgresLifeline(connection, replica_id, identity, self.settings)
+        return PostgresLifeline(line, replica_id, identity, self._control_url, self.settings, locked)
+
+    @property
+    def _control_url(self) -> str:
+        return self.settings.control_url or self.settings.url
+
+    async def _find_control(self) -> Route:
+        """The way of the connections that would keep a session; found once."""
+        if not self.settings.control_url:
+            return self.route
+        if self._control_route is None:
+            with pg.translated(self._control_url):
+                self._control_route = await find_route(self._control_url, self.tag, timeout=3.0)
+        return self._control_route
+
+    async def _check_same_database(self, line: Line) -> None:
+        """Before every join: a failover may move one address and not the other."""
+        here, there = await self.fetch_value("join.database"), await line.value(pg.QUERIES["join.database"])
+        if here != there:
+            raise Misconfigured(
+                f"control_url leads to another database ({there}) than url ({here}): "
+                "it must be a direct address of the same one"
+            )
 
     async def leave(self, replica_id: int) -> Buried:
         async def transition(connection: pg.Connection) -> Buried:
@@ -78,7 +113,13 @@ class PostgresReplicas(PostgresBase):
         await self.fetch("hint", kind)
 
     async def listen(self, heard: Callable[[Hint], None]) -> None:
-        connection = await pg.connect(self.settings.url, self.tag, pg.POOLED, timeout=3.0)
+        route = await self._find_control()
+        if route is Route.TRANSACTION:
+            raise CannotListen(
+                "LISTEN does not work through a pooler in transaction mode; "
+                "with control_url= (ROTA_CONTROL_URL), a direct address, it does"
+            )
+        connection = (await pg.line(route, self._control_url, self.tag, pg.POOLED, timeout=3.0)).connection
         lost, probed = asyncio.Event(), asyncio.Event()
 
         def received(_: object, __: int, ___: str, payload: object) -> None:
@@ -88,7 +129,7 @@ class PostgresReplicas(PostgresBase):
                 heard(payload)
 
         try:
-            with pg.translated(self.settings.url):
+            with pg.translated(self._control_url):
                 connection.add_termination_listener(lambda _: lost.set())
                 await connection.add_listener("rota", received)
                 for kind in HINTS:
@@ -110,20 +151,20 @@ class PostgresReplicas(PostgresBase):
 
 
 class PostgresLifeline(Lifeline):
-    def __init__(self, connection: pg.Connection, replica_id: int, identity: str, settings: Settings) -> None:
+    def __init__(self, line: Line, replica_id: int, identity: str, url: str, settings: Settings, locked: bool) -> None:
         super().__init__(settings)
         self.replica_id, self.identity = replica_id, identity
-        self._connection = connection
+        self._line, self._url, self._locked = line, url, locked
         self._caretaker = False
-        connection.add_termination_listener(lambda _: self.lost and self.lost())
+        line.connection.add_termination_listener(lambda _: self.lost and self.lost())
 
     async def beat(self, *, holding: bool) -> Pulse:
         try:
-            with pg.translated(self._settings.url):
+            with pg.translated(self._url):
                 async with asyncio.timeout(self._settings.lease):
-                    [row] = await self._connection.fetch(
+                    [row] = await self._line.fetch(
                         pg.QUERIES["beat"], self.replica_id, holding, self._caretaker, pg.CARETAKER, pg.REPLICAS,
-                        self._settings.dead_after,
+                        self._settings.dead_after, self._locked,
                     )  # fmt: skip
                     self._caretaker = row["caretaker"]
                     may_judge = self._may_judge(row["age"] or 0.0)
@@ -144,17 +185,19 @@ class PostgresLifeline(Lifeline):
 
     async def close(self) -> None:
         self.lost = None
-        self._connection.terminate()
+        self._line.connection.terminate()
 
 
-async def _resume(connection: pg.Connection, replica_id: int) -> bool:
+async def _resume(line: Line, replica_id: int, locked: bool) -> bool:
     """Take the lock of this process's own incarnation again, if its row is still there."""
-    await connection.fetch(pg.QUERIES["join.oust"], pg.REPLICAS, replica_id)
+    if not locked:
+        return await line.value(pg.QUERIES["join.resume"], replica_id) is not None
+    await line.fetch(pg.QUERIES["join.oust"], pg.REPLICAS, replica_id)
     for _ in range(20):
-        if await connection.fetchval(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
-            if await connection.fetchval(pg.QUERIES["join.resume"], replica_id) is not None:
+        if await line.value(pg.QUERIES["join.lock"], pg.REPLICAS, replica_id):
+            if await line.value(pg.QUERIES["join.resume"], replica_id) is not None:
                 return True
-            await connection.fetchval("select pg_advisory_unlock($1, $2)", pg.REPLICAS, replica_id)
+            await line.fetch("select pg_advisory_unlock($1, $2)", pg.REPLICAS, replica_id)
             return False
         # The ended session, or a look at it, still has the lock for a moment.
         await asyncio.sleep(0.05)

@@ -163,7 +163,7 @@ class PostgresRuns(PostgresBase):
         if self._handlers_pool is None:
             raise NotOpen
         with pg.translated(self.settings.url) as boundary:
-            async with pg.transaction(self._handlers_pool) as connection:
+            async with pg.transaction(self._handlers_pool, self.route) as connection:
                 # No timeouts: the handler may wait for other things in here; a frozen one is ended by the caretaker.
                 async def finish(outcome: Outcome) -> None:
                     with pg.translated(self.settings.url):

@@ -12,14 +12,21 @@ from rota.errors import StoreUnavailable
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.locks import PostgresLocks
 from rota.stores.postgres.nodes import PostgresNodes
+from rota.stores.postgres.pool import begun
 from rota.stores.postgres.replicas import PostgresReplicas
 from rota.stores.postgres.roles import PostgresRoles
+from rota.stores.postgres.route import Route, connect, find_route
 from rota.stores.postgres.runs import PostgresRuns
 from rota.stores.postgres.schedules import PostgresSchedules
 from rota.stores.postgres.singletons import PostgresSingletons
 from rota.stores.queries import load_migrations
 
 _TRANSACTIONS = 16
+# Through a pooler only a transaction can keep the lock; where there is a session, it has the lock already. Then short
+# lock waits, so that a migration queued behind a long transaction does not stop everybody else.
+_ONE_AT_A_TIME = f"""
+set local lock_timeout = 0; select pg_advisory_xact_lock({pg.MIGRATION}, 0); set local lock_timeout = '5s'
+"""
 
 MIGRATIONS = load_migrations("rota.stores.postgres")
 
@@ -39,9 +46,10 @@ class PostgresStore(
 
     async def open(self) -> None:
         url, tag = self.settings.url, self.tag
-        self._pool = pg.make_pool(url, tag, self._pool_size)
         with pg.translated(url):
-            self._handlers_pool = await pg.make_handlers_pool(url, tag, _TRANSACTIONS)
+            self.route = await find_route(url, tag, timeout=5.0)
+            self._pool = pg.make_pool(url, tag, self._pool_size, self.route)
+            self._handlers_pool = await pg.make_handlers_pool(url, tag, _TRANSACTIONS, self.route)
             number = await self._value("select current_setting('server_version_num')::integer")
             if number < 140000:
                 await self.close()
@@ -70,26 +78,26 @@ class PostgresStore(
 
     async def migrate(self) -> list[str]:
         applied = []
-        connection = await pg.connect(self.settings.url, self.tag, {"lock_timeout": "5s"}, timeout=5.0)
-        try:
-            with pg.translated(self.settings.url):
-                await connection.execute(f"set lock_timeout = 0; select pg_advisory_lock({pg.MIGRATION}, 0)")
-                # Short lock waits, so that a migration queued behind a long transaction does not stop everybody else.
-                await connection.execute("set lock_timeout = '5s'")
-                if await connection.fetchval("select to_regclass('rota.migrations')") is None:
-                    await connection.execute(_BOOK)
-                have = await connection.fetchval("select coalesce(max(version), 0) from rota.migrations")
+        with pg.translated(self.settings.url):
+            connection = await connect(self.route, self.settings.url, self.tag, {"lock_timeout": "5s"}, timeout=5.0)
+            try:
+                if self.route is not Route.TRANSACTION:
+                    await connection.execute(f"set lock_timeout = 0; select pg_advisory_lock({pg.MIGRATION}, 0)")
                 for migration in MIGRATIONS:
-                    if migration.version > have:
-                        async with connection.transaction():
-                            await connection.execute(migration.sql)
-                            await connection.execute(
-                                "insert into rota.migrations (version, name, compatible_with) values ($1, $2, $3)",
-                                migration.version, migration.name, migration.compatible_with,
-                            )  # fmt: skip
-                        applied.append(migration.name)
-        finally:
-            connection.terminate()
+                    async with begun(connection, _ONE_AT_A_TIME):
+                        if await connection.fetchval("select to_regclass('rota.migrations')") is None:
+                            await connection.execute(_BOOK)
+                        have = await connection.fetchval("select coalesce(max(version), 0) from rota.migrations")
+                        if migration.version <= have:
+                            continue
+                        await connection.execute(migration.sql)
+                        await connection.execute(
+                            "insert into rota.migrations (version, name, compatible_with) values ($1, $2, $3)",
+                            migration.version, migration.name, migration.compatible_with,
+                        )  # fmt: skip
+                    applied.append(migration.name)
+            finally:
+                connection.terminate()
         return applied
 
     async def now(self) -> datetime:

@@ -1,6 +1,7 @@
 """A replica's own thread, connection and locked file: the beat.
 
-A replica is dead when its file is not locked, or when its beat is stale.
+A replica is dead when its file is not locked, or when its beat is stale. With the elector `lease` it has no locked
+file, and the beat alone tells.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class SQLiteLifeline(Lifeline):
         self._path = path
         self._worker = Worker(lambda: connect(path, settings.lease), "rota-lifeline")
         self._lock: files.FileLock | None = None
+        self._locks = settings.elector != "lease"
 
     async def enter(self, name: str, host: str, pid: int, jobs: str, tag: str) -> None:
         """Take an id, lock its file, and only then show the row: nobody may find the row and the lock free."""
         with translated(self._path):
             self.replica_id = await self._take_lock()
-            values = (self.replica_id, name, host, pid, jobs, tag)
+            values = (self.replica_id, name, host, pid, jobs, tag, int(self._locks))
             await self._worker.write(lambda db: db.all("join", (*values, db.clocks()[1])))
             # Now that somebody knows these jobs, their schedules are looked at again.
             await self._worker.write(lambda db: db.all("declare.revalidate", (jobs,)))
@@ -45,7 +47,7 @@ class SQLiteLifeline(Lifeline):
         files.release_own(path)
         with translated(self._path):
             for _ in range(_RESUME_TRIES):
-                if self._lock_file(path):
+                if not self._locks or self._lock_file(path):
                     break
                 # Somebody looks at it, for a moment.
                 await asyncio.sleep(0.05)
@@ -75,7 +77,7 @@ class SQLiteLifeline(Lifeline):
         for _ in range(_TRIES):
             replica_id: int = await self._worker.write(lambda db: db.value("join.id"))
             # Somebody may still hold a file of this name, from a database that was here before: the next id then.
-            if self._lock_file(files.lock_path(self._path, replica_id)):
+            if not self._locks or self._lock_file(files.lock_path(self._path, replica_id)):
                 return replica_id
         raise StoreUnavailable(f"the files in {self._path}-replicas are locked by others: end those processes")
 
@@ -121,16 +123,16 @@ class SQLiteLifeline(Lifeline):
 
         A row, not a locked file: a frozen caretaker would keep the file locked, and nobody could depose it.
         """
-        [(holder, beat_at)] = db.all("beat.caretaker")
+        [(holder, beat_at, locked)] = db.all("beat.caretaker")
         if holder == self.replica_id:
             return True
         stale = beat_at is None or (may_judge and beat_at < shifted(real, -self._settings.dead_after))
-        if not stale and not files.is_free(files.lock_path(self._path, holder)):
+        if not stale and not (locked and files.is_free(files.lock_path(self._path, holder))):
             return False
         db.all("beat.take_care", (self.replica_id,))
         return True
 
     def _look(self, db: Session, real: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         rows = db.all("beat.look", (self.replica_id, shifted(real, -self._settings.dead_after)))
-        suspects = tuple(n for n, _ in rows if files.is_free(files.lock_path(self._path, n)))
-        return suspects, tuple(n for n, stale in rows if stale)
+        suspects = tuple(n for n, _, locked in rows if locked and files.is_free(files.lock_path(self._path, n)))
+        return suspects, tuple(n for n, stale, _ in rows if stale)

@@ -47,8 +47,8 @@ class SQLiteReplicas(SQLiteBase):
             deadline = self._alive_since(db)
             gone = [
                 replica_id
-                for replica_id, stale in db.all("bury.replicas", (encode(list(dead)), deadline))
-                if stale or files.is_free(files.lock_path(self.path, replica_id))
+                for replica_id, stale, locked in db.all("bury.replicas", (encode(list(dead)), deadline))
+                if stale or (locked and files.is_free(files.lock_path(self.path, replica_id)))
             ]
             db.all("bury.remove", (encode(gone),))
             return self._free(db, gone, losses=1)

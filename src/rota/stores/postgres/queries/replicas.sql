@@ -5,12 +5,17 @@ select nextval('rota.replicas_id_seq')::integer
 -- A promoted standby has another timeline, a restored cluster another system identifier.
 select format('system %s, timeline %s', system_identifier, timeline_id) from pg_control_system(), pg_control_checkpoint()
 
+-- name: join.database
+-- The same on every way to it, and on its standbys; another server has another system identifier.
+select format('system %s, database %s, oid %s', system_identifier, datname, oid)
+from pg_control_system(), pg_database where datname = current_database()
+
 -- name: join.lock
 select pg_try_advisory_lock($1, $2)
 
 -- name: join
-insert into rota.replicas (id, name, host, pid, jobs, session, started_at, beat_at)
-values ($1, $2, $3, $4, $5::jsonb, $6, clock_timestamp(), clock_timestamp())
+insert into rota.replicas (id, name, host, pid, jobs, session, locked, started_at, beat_at)
+values ($1, $2, $3, $4, $5::jsonb, $6, $7, clock_timestamp(), clock_timestamp())
 
 -- name: join.oust
 -- The server may not have noticed yet that our own old connection is gone.
@@ -39,7 +44,7 @@ renewed as (
 -- Only the caretaker looks. After a restart of the server nobody holds a lock: those who have not beaten since get time
 -- to come back.
 looked as materialized (
-    select r.id, pg_try_advisory_xact_lock_shared($5, r.id) as free,
+    select r.id, case when r.locked then pg_try_advisory_xact_lock_shared($5, r.id) else false end as free,
            r.beat_at < clock_timestamp() - $6 * interval '1 second' as stale,
            r.beat_at < pg_postmaster_start_time()
                and pg_postmaster_start_time() > clock_timestamp() - $6 * interval '1 second' as excused
@@ -55,7 +60,12 @@ select exists (select from beaten) as alive, (select age from before) as age,
                 order by coalesce(c.next_run_at, '-infinity') limit 1) as front),
            (select min(run_at) from rota.delayed),
            case when exists (select from rota.waiting) then now end) - now)::float8 as due_in,
-       case when $3 then true else pg_try_advisory_lock($4, 0) end as caretaker,
+       -- Without a session, no session lock: the first of those who live, if none of them has one ($7: this one has).
+       case when not $7 then not exists (
+                select from rota.replicas r where r.id <> $1 and (r.locked or r.id < $1)
+                    and r.beat_at > clock_timestamp() - $6 * interval '1 second')
+            when $3 then true
+            else pg_try_advisory_lock($4, 0) end as caretaker,
        array(select id from looked where free and not excused) as suspects,
        array(select id from looked where stale and not excused) as stale,
        not exists (select from rota.replicas where id <> $1) as alone
@@ -65,7 +75,7 @@ from clock
 -- Looked at once more: one that came back holds its lock and beats.
 with judged as materialized (
     select r.id, r.session, r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
-           pg_try_advisory_xact_lock_shared($1, r.id) as free
+           case when r.locked then pg_try_advisory_xact_lock_shared($1, r.id) else false end as free
     from rota.replicas r where r.id = any($2::integer[]) order by r.id for update
 )
 delete from rota.replicas r using judged

@@ -2,8 +2,8 @@
 update sqlite_sequence set seq = seq + 1 where name = 'replicas' returning seq
 
 -- name: join
-insert into replicas (id, name, host, pid, jobs, session, started_at, beat_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)
+insert into replicas (id, name, host, pid, jobs, session, locked, started_at, beat_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 
 -- name: join.resume
 update replicas set beat_at = ?2 where id = ?1 returning id
@@ -35,13 +35,13 @@ select exists (select 1 from ready),
            where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') = '')
 
 -- name: beat.caretaker
-select c.replica_id, r.beat_at from caretaker c left join replicas r on r.id = c.replica_id
+select c.replica_id, r.beat_at, r.locked from caretaker c left join replicas r on r.id = c.replica_id
 
 -- name: beat.take_care
 update caretaker set replica_id = ?1
 
 -- name: beat.look
-select id, beat_at < ?2 from replicas where id <> ?1 order by id
+select id, beat_at < ?2, locked from replicas where id <> ?1 order by id
 
 -- name: bury.any
 select exists (select 1 from scheduler_locks where expires_at <= ?1
@@ -49,7 +49,7 @@ select exists (select 1 from scheduler_locks where expires_at <= ?1
     or exists (select 1 from claims where replica_id not in (select id from replicas))
 
 -- name: bury.replicas
-select id, beat_at < ?2 from replicas where id in (select value from json_each(?1)) order by id
+select id, beat_at < ?2, locked from replicas where id in (select value from json_each(?1)) order by id
 
 -- name: bury.remove
 delete from replicas where id in (select value from json_each(?1))
