@@ -14,7 +14,7 @@ RUN = ["--extra", "cli", "--group", "build"]
 
 def main() -> None:
     subprocess.run([*COMPILE, *RUN, "-o", "requirements.lock"], check=True)
-    dev = ["--extra", "embedded", "--extra", "fast", "--group", "dev", "--group", "bench"]
+    dev = ["--extra", "embedded", "--extra", "fast", "--extra", "kubernetes", "--group", "dev", "--group", "bench"]
     subprocess.run([*COMPILE, *RUN, *dev, "-o", "requirements-dev.lock"], check=True)
 
 
