@@ -57,6 +57,7 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
             "commits of the last moments may be missing; check what should have run"
         ),
     ),
+    events.ElectorTroubled: (logging.ERROR, lambda e: f"role {e.role}: {e.error}; trying again"),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 
