@@ -97,7 +97,7 @@ async def test_a_micro_time_has_six_digits(field: str, moment: str, code: int) -
 
 
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": 0}, {"leaseDurationSeconds": -1}, {"leaseTransitions": -1}])
-async def test_numbers_that_mean_nothing_are_invalid(spec: dict[str, int]) -> None:
+async def test_numbers_that_mean_nothing_are_invalid(spec: dict[str, Any]) -> None:
     async with ApiServer() as server:
         refused(await call(server, "POST", body=lease(**spec)), 422, "Invalid")
 
