@@ -78,7 +78,7 @@ class ApiServer:
         """A file for a user that the server knows from now on."""
         self.users.add(user)
         context = {"cluster": "here", "user": user} | ({"namespace": namespace} if namespace else {})
-        path = folder / f"{user}.json"  # JSON is YAML
+        path = folder / f"{user.replace(':', '-')}.json"  # JSON is YAML
         path.write_text(
             json.dumps(
                 {

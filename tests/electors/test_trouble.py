@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from rota.contract.roles import Fence
 from rota.electors.kubernetes import KubernetesElector
 from rota.errors import KubernetesDenied, LeadershipLost
 from rota.settings import Settings
@@ -17,6 +18,12 @@ from tests.electors.records import Records
 from tests.electors.steps import look, try_to_win, won
 
 SHORT = {"kubernetes_lease_duration": 1, "kubernetes_renew_deadline": 0.6, "kubernetes_retry_period": 0.1}
+
+
+async def lead(elector: KubernetesElector, fence: Fence) -> None:
+    while True:
+        await elector.confirm(fence)
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("fault", ["mute", "reset", "busy"])
@@ -30,9 +37,7 @@ async def test_a_leader_that_cannot_renew_steps_down_at_the_deadline(faulty: Clu
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(LeadershipLost, match="kubernetes_renew_deadline"):
-            while True:
-                await a.confirm(fence)
-                await asyncio.sleep(0.05)
+            await lead(a, fence)
         assert loop.time() - began < 1, "no call hangs past the deadline"
         assert a.trusted_until(fence) - 0.6 == sent, "nothing was confirmed, so nothing was prolonged"
         assert await try_to_win(b) is None, "the deadline comes before the end of the Lease"
@@ -160,9 +165,8 @@ async def test_an_unreachable_server_is_named(faulty: Cluster) -> None:
             a = await faulty.member("a")
             assert await try_to_win(a) is None
             [sentence] = faulty.troubles()
-            assert sentence.startswith(
-                f"the Kubernetes API at {faulty.server.url} cannot be used (get lease {faulty.name} in namespace default): "
-            )
+            assert f"the Kubernetes API at {faulty.server.url} cannot be used" in sentence
+            assert f"(get lease {faulty.name} in namespace default): " in sentence
 
 
 async def test_stopping_what_never_started_is_fine() -> None:
