@@ -57,6 +57,8 @@ class ApiServer:
         self.users: set[str] = {"admin"}
         self.denied: set[tuple[str, str]] = set()
         """(user, verb)"""
+        self.rules: list[dict[str, Any]] | None = None
+        """Those of an RBAC Role that binds everybody but the admin; None allows everything."""
         self.faults: dict[str, Fault] = {}
         self._version = 100
         self._connections: set[asyncio.Task[None]] = set()
@@ -153,7 +155,8 @@ class ApiServer:
         return code, answer
 
     def _authorize(self, user: str, verb: str, namespace: str, name: str) -> None:
-        if (user, verb) in self.denied:
+        allowed = self.rules is None or user == "admin" or any(_allows(rule, verb, name) for rule in self.rules)
+        if (user, verb) in self.denied or not allowed:
             what = f'leases.{GROUP} "{name}"' if name else f"leases.{GROUP}"
             raise Refusal(
                 403, "Forbidden",
@@ -202,6 +205,13 @@ class ApiServer:
         lease = lease | {"kind": "Lease", "apiVersion": f"{GROUP}/v1", "metadata": lease["metadata"] | own}
         self.leases[namespace, name] = lease
         return lease
+
+
+def _allows(rule: dict[str, Any], verb: str, name: str) -> bool:
+    """A rule with names never allows to create: the name is in the body, where no authorizer looks."""
+    if GROUP not in rule["apiGroups"] or "leases" not in rule["resources"] or verb not in rule["verbs"]:
+        return False
+    return "resourceNames" not in rule or name in rule["resourceNames"]
 
 
 def _checked(body: bytes) -> dict[str, Any]:

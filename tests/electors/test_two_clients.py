@@ -3,16 +3,16 @@
 What each believes is noted by the steady clock that both sides and the server share here, and compared; and in the
 server's own history nobody takes what another holds before it has been silent for the whole duration.
 
-The other client's beliefs last for up to two of its retry periods longer than its renew deadline, so its Lease is longer.
+The other client believes for up to two retry periods longer than its renew deadline, so the Lease is that much longer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.leaderelection.electionconfig import Config
@@ -26,32 +26,28 @@ from tests.electors.apiserver import Fault
 from tests.electors.cluster import ROLE, Cluster
 from tests.electors.steps import try_to_win
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 DURATION, RETRY, DEADLINE = 4, 1, 1.5
 OURS = {"kubernetes_lease_duration": DURATION, "kubernetes_renew_deadline": 3.0, "kubernetes_retry_period": 0.5}
 
 
 class Beliefs:
-    """When one side believed that it leads. The last one may still go on."""
+    """When one side believed that it leads."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[float, float]] = []
-        self._end: Callable[[], float] | None = None
-        self._began = 0.0
+        self.until = self._began = float("-inf")
 
     @property
     def leads(self) -> bool:
-        return self._end is not None and steady() < self._end()
+        return steady() < self.until
 
-    def begin(self, end: Callable[[], float]) -> None:
-        self._began, self._end = steady(), end
+    def begin(self, until: float = float("inf")) -> None:
+        self._began, self.until = steady(), until
 
     def end(self) -> None:
-        if self._end is not None:
-            self.spans.append((self._began, min(steady(), self._end())))
-            self._end = None
+        if self.until > self._began:
+            self.spans.append((self._began, min(steady(), self.until)))
+        self.until = self._began = float("-inf")
 
 
 class Ours:
@@ -64,12 +60,11 @@ class Ours:
     async def run(self) -> None:
         while True:
             if not self.give_up and (fence := await try_to_win(self._elector)):
-                trusted = self._elector.trusted_until(fence)
-                self.beliefs.begin(lambda: trusted)
+                self.beliefs.begin(self._elector.trusted_until(fence))
                 with suppress(LeadershipLost):
                     while not self.give_up:
                         await self._elector.confirm(fence)
-                        trusted = self._elector.trusted_until(fence)
+                        self.beliefs.until = self._elector.trusted_until(fence)
                         await asyncio.sleep(0.1)
                 self.beliefs.end()
                 if self.give_up:
@@ -90,7 +85,7 @@ class Theirs:
             await LeaderElection(Config(lock, DURATION, DEADLINE, RETRY, self._lead, self._stop)).run()
 
     async def _lead(self) -> None:
-        self.beliefs.begin(lambda: float("inf"))
+        self.beliefs.begin()
 
     async def _stop(self) -> None:
         self.beliefs.end()
@@ -121,9 +116,8 @@ async def until_leads(side: Ours | Theirs, seconds: float = 20) -> float:
 
 async def test_never_do_both_lead(faulty: Cluster) -> None:
     async with faulty:
-        faulty.server.kubeconfig(faulty._folder, "theirs")
-        configuration = Configuration(host=faulty.server.url, api_key={"authorization": "Bearer theirs"})  # type: ignore[no-untyped-call]
-        configuration.api_key = {"BearerToken": "Bearer theirs"}
+        faulty.server.users.add("theirs")
+        configuration = Configuration(host=faulty.server.url, api_key={"BearerToken": "Bearer theirs"})
         async with ApiClient(configuration) as client:
             ours, theirs = Ours(await faulty.member("ours", **OURS)), Theirs(client, faulty.name)
             faults = faulty.server.faults

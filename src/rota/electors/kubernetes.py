@@ -108,7 +108,11 @@ class KubernetesElector(Elector):
     def _seat(self, row: Seat) -> Seat:
         lock = self._lock(row.role)
         holder = lock.record.holder or row.holder
-        if self._leads(row.role) or not lock.known or not lock.free:
+        if self._leads(row.role):
+            return msgspec.structs.replace(row, alive=True, holder=holder, released=False, ended=None)
+        if row.replica_id == self._replica_id():  # that term is over, whatever the store knows of it
+            row = msgspec.structs.replace(row, replica_id=None)
+        if not lock.known or not lock.free:
             return msgspec.structs.replace(row, alive=True, holder=holder, released=False, ended=None)
         if not lock.record.holder or lock.ours:
             return msgspec.structs.replace(row, alive=False, released=True)
