@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.leaderelection.electionconfig import Config
 from kubernetes_asyncio.leaderelection.leaderelection import LeaderElection
@@ -114,7 +116,8 @@ async def until_leads(side: Ours | Theirs, seconds: float = 20) -> float:
     return steady() - began
 
 
-async def test_never_do_both_lead(faulty: Cluster) -> None:
+async def test_never_do_both_lead(faulty: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "kubernetes_asyncio")  # it complains of every cut-off
     async with faulty:
         faulty.server.users.add("theirs")
         configuration = Configuration(host=faulty.server.url, api_key={"BearerToken": "Bearer theirs"})
