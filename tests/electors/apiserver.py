@@ -60,6 +60,8 @@ class ApiServer:
         self.rules: list[dict[str, Any]] | None = None
         """Those of an RBAC Role that binds everybody but the admin; None allows everything."""
         self.faults: dict[str, Fault] = {}
+        self.checks_uid = False
+        """Answer 409 to a replacement that names the `uid` of an object that is gone, instead of creating it."""
         self._version = 100
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -183,6 +185,8 @@ class ApiServer:
         name = name or lease["metadata"]["name"]
         existing = self.leases.get((namespace, name))
         if existing is None:
+            if self.checks_uid and verb == "update" and "uid" in lease["metadata"]:
+                raise Refusal(409, "Conflict", "Precondition failed: UID in precondition", name=name, kind="leases")
             return 201, self._keep(namespace, name, lease, {"uid": secrets.token_hex(8), "creationTimestamp": _now()})
         if verb == "create":
             raise Refusal(409, "AlreadyExists", f'leases.{GROUP} "{name}" already exists', name=name, kind="leases")

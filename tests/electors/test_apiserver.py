@@ -77,6 +77,15 @@ async def test_a_replacement_of_nothing_creates_whatever_version_it_names() -> N
         assert (await call(server, "PUT", "b", lease("b", version="7")))[0] == 201
 
 
+async def test_a_replacement_of_what_is_gone_can_be_made_to_fail() -> None:
+    async with ApiServer() as server:
+        server.checks_uid = True
+        _, made = await call(server, "POST", body=lease())
+        await call(server, "DELETE", "a")
+        refused(await call(server, "PUT", "a", made), 409, "Conflict")
+        assert (await call(server, "PUT", "a", lease()))[0] == 201
+
+
 @pytest.mark.parametrize(
     ("moment", "code"),
     [

@@ -253,6 +253,22 @@ async def test_a_deleted_lease_is_made_anew_by_its_holder(cluster: Cluster, cloc
         assert (after.holderIdentity, after.acquireTime) == ("a", before.acquireTime)
 
 
+async def test_a_deleted_lease_is_made_anew_where_a_replacement_does_not_create(faulty: Cluster, clock: Clock) -> None:
+    async with faulty:
+        faulty.server.checks_uid = True
+        a, b = await faulty.member("a"), await faulty.member("b")
+        fence, before = await won(a), await faulty.spec()
+        await faulty.delete()
+        clock.skip(2.1)
+        await a.confirm(fence)
+        assert (await faulty.spec()).acquireTime == before.acquireTime
+        await faulty.delete()
+        await won(b)
+        clock.skip(2.1)
+        with pytest.raises(LeadershipLost, match="names 'b'"):
+            await a.confirm(fence)
+
+
 async def test_a_deleted_lease_of_a_dead_holder_is_taken_when_it_would_have_expired(
     cluster: Cluster, clock: Clock
 ) -> None:

@@ -21,9 +21,10 @@ SHORT = {"kubernetes_lease_duration": 1, "kubernetes_renew_deadline": 0.6, "kube
 
 
 async def lead(elector: KubernetesElector, fence: Fence) -> None:
-    while True:
-        await elector.confirm(fence)
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        while True:
+            await elector.confirm(fence)
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("fault", ["mute", "reset", "busy"])
