@@ -325,6 +325,7 @@ _LEASES = [
     ("a takeover is not counted", _OBJECT, ".transitions + 1", ".transitions", _ALONE),
     ("a renewal acquires", _OBJECT, "seconds, renewTime", "seconds, acquireTime=micro_time(now), renewTime", _ALONE),
     ("other fields are dropped", _OBJECT, '**(lease.get("spec") or {}), ', "", _ALONE),
+    ("the store is not asked for a holder", _ELECTOR, "and not row.released", "and row.released", _ALONE),
     ("asked at every look", _ELECTOR, "steady() - lock.asked < self._retry", "False", _ALONE),
     ("the store's news are not heard", _ELECTOR, "self._terms.get(row.role) == term and ", "", _ALONE),
     ("unknown is vacant", _ELECTOR, "if not lock.known or not lock.free", "if not lock.free", _ALONE),

@@ -99,6 +99,8 @@ class KubernetesElector(Elector):
         if self._terms.get(row.role) == term and steady() - lock.asked < self._retry:
             return
         self._terms[row.role] = term
+        if row.elector == self.name and not row.released:
+            lock.expect(row.holder or f"replica {row.replica_id}")
         try:
             await lock.ask()
             self._answered()

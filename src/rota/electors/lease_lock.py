@@ -64,6 +64,11 @@ class LeaseLock:
             return True
         return steady() >= self.changed + (self.record.seconds or self._seconds)
 
+    def expect(self, holder: str) -> None:
+        """Somebody is said to hold it: if it is not there it was deleted, and its holder gets its time all the same."""
+        if not self.record.holder:
+            self.record, self.changed = Record(holder=holder), steady()
+
     async def ask(self) -> None:
         self.asked, self.known = steady(), False
         lease = await self._api.get(self.name, self._patience)
