@@ -14,7 +14,8 @@ RUN = ["--extra", "cli", "--group", "build"]
 
 def main() -> None:
     subprocess.run([*COMPILE, *RUN, "-o", "requirements.lock"], check=True)
-    dev = ["--extra", "embedded", "--extra", "fast", "--extra", "telemetry", "--group", "dev", "--group", "bench"]
+    extras = [word for name in ("embedded", "fast", "telemetry", "kubernetes") for word in ("--extra", name)]
+    dev = [*extras, "--group", "dev", "--group", "bench"]
     subprocess.run([*COMPILE, *RUN, *dev, "-o", "requirements-dev.lock"], check=True)
 
 

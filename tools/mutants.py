@@ -290,6 +290,50 @@ MUTANTS = [
     ),
 ]
 
+_LOCK, _OBJECT, _ELECTOR = (f"src/rota/electors/{name}.py" for name in ("lease_lock", "lease_object", "kubernetes"))
+_ALONE, _BOTH = "tests/electors -k 'not two_clients'", "tests/electors/test_two_clients.py"
+_WAIT = "self.changed + (self.record.seconds or self._seconds)"
+_LEASES = [
+    ("taken over too early", _LOCK, _WAIT, "self.changed + 1", _BOTH),
+    (
+        "trusted for too long",
+        _LOCK,
+        "return self.sent + self._deadline",
+        "return self.sent + 3 * self._deadline",
+        _BOTH,
+    ),
+    ("our duration instead of the record's", _LOCK, _WAIT, "self.changed + self._seconds", _ALONE),
+    ("a change of the record is not a sign of life", _LOCK, "!= self.record:", "!= self.record and 0:", _ALONE),
+    ("any process of the pod is ours", _LOCK, " and self.record.acquired == self._acquired", "", _ALONE),
+    ("trusted from the reply", _LOCK, "self.sent = sent\n", "self.sent = steady() + 1\n", _ALONE),
+    ("a failed renewal counts", _LOCK, "sent = steady()\n", "sent = self.sent = steady()\n", _ALONE),
+    (
+        "deleted is forgotten",
+        _LOCK,
+        "self._lease, self.known = None,",
+        "self.record, self._lease, self.known = Record(), None,",
+        _ALONE,
+    ),
+    (
+        "deleted is lost",
+        _LOCK,
+        'self._lease = wanted | {"',
+        'return False\n                self._lease = wanted | {"',
+        _ALONE,
+    ),
+    ("released but for the name", _OBJECT, 'holderIdentity="", ', "", _ALONE),
+    ("a takeover is not counted", _OBJECT, ".transitions + 1", ".transitions", _ALONE),
+    ("a renewal acquires", _OBJECT, "seconds, renewTime", "seconds, acquireTime=micro_time(now), renewTime", _ALONE),
+    ("other fields are dropped", _OBJECT, '**(lease.get("spec") or {}), ', "", _ALONE),
+    ("the store is not asked for a holder", _ELECTOR, "and not row.released", "and row.released", _ALONE),
+    ("asked at every look", _ELECTOR, "steady() - lock.asked < self._retry", "False", _ALONE),
+    ("the store's news are not heard", _ELECTOR, "self._terms.get(row.role) == term and ", "", _ALONE),
+    ("unknown is vacant", _ELECTOR, "if not lock.known or not lock.free", "if not lock.free", _ALONE),
+    ("a term that came too late is led", _ELECTOR, "if not self._leads(seat.role):  #", "if False:  #", _ALONE),
+    ("a Lease without a term is kept", _ELECTOR, "await self._let_go(seat.role)\n            raise", "raise", _ALONE),
+]
+MUTANTS += [Mutant(f"Lease: {name}", *rest) for name, *rest in _LEASES]
+
 
 def applied(mutant: Mutant, folder: Path) -> None:
     file = folder / mutant.file

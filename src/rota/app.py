@@ -11,9 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from rota.context import Context, current_context
-from rota.elector import Elector
-from rota.electors.standalone import StandaloneElector
-from rota.electors.store import StoreElector
+from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
 from rota.hinter import Hinter
@@ -250,7 +248,7 @@ class Rota(Leading):
             decide=Decider(late_after=self.settings.late_after, check=self._wrong_with),
             emit=self.events.emit,
             roles={office.role: office.takeover or "prompt" for office in self._offices.values()},
-            make_elector=self._elector,
+            make_elector=lambda replica: started_elector(self.settings, replica, self.events.emit),
         )
         offices = Offices(
             list(self._offices.values()), self.settings, store=lambda: self.store, stopped=replica.stopped,
@@ -266,15 +264,6 @@ class Rota(Leading):
             self._worker = None
             await asyncio.shield(_wind_down(worker, replica, offices))
             self._replica = None
-
-    def _elector(self, replica: Replica) -> Elector:
-        own = "file" if self.settings.url.startswith("sqlite") else "advisory"
-        if self.settings.elector == "standalone":
-            return StandaloneElector(replica.store, replica_id=lambda: replica.id)
-        return StoreElector(
-            self.settings.elector or own, replica.store, replica_id=lambda: replica.id,
-            trusted=lambda: replica.trusted_until,
-        )  # fmt: skip
 
     def _wrong_with(self, job_id: str, parameters: str) -> str | None:
         try:

@@ -128,3 +128,15 @@ class LockLost(RotaError):
 
 class LockNotAcquired(RotaError, TimeoutError):
     """A lock could not be had in time."""
+
+
+class NoKubernetes(RotaError):
+    """There is no cluster to ask: this process is not in a pod, and there is no kubeconfig."""
+
+
+class KubernetesUnavailable(RotaError):
+    """The Kubernetes API cannot be reached or used now; the sentence says where, and what was tried."""
+
+
+class KubernetesDenied(KubernetesUnavailable):
+    """The Kubernetes API refuses this user; the sentence names the rule that is missing."""

@@ -193,6 +193,27 @@ class ServiceFailed(Event):
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True)
+class ElectorReplaced(Event):
+    """The elector that was asked for is not there; another one decides instead."""
+
+    elector: str
+    instead: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorTroubled(Event):
+    """Whoever decides an election cannot be asked; this replica does not win, and what it leads it leads not for long.
+
+    Emitted when the trouble begins, when it becomes another one, and once a minute while it lasts.
+    """
+
+    elector: str
+    role: str
+    error: BaseException
+
+
 class Bus:
     """Who wants to know what. A subscriber that raises is reported and harms nobody."""
 

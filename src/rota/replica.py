@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -59,6 +59,11 @@ class Heart(Service):
         super().__init__(emit)
         self._replica = replica
         self._lifeline: Lifeline | None = None
+
+    @property
+    def attached(self) -> bool:
+        """It has the connection that carries the session lock, as far as it knows."""
+        return self._lifeline is not None
 
     async def step(self) -> float | None:
         replica, settings = self._replica, self._replica.settings
@@ -129,7 +134,7 @@ class Replica:
         decide: Decide,
         emit: Callable[[Event], None],
         roles: Mapping[str, Takeover],
-        make_elector: Callable[[Replica], Elector],
+        make_elector: Callable[[Replica], Awaitable[Elector]],
     ) -> None:
         self.settings, self.jobs, self.crew, self.emit = settings, jobs, crew, emit
         self.court: Court | None = None
@@ -172,6 +177,11 @@ class Replica:
     def trusted(self) -> bool:
         """Compared at the moment of use: a flag set by a timer would be wrong after a stall."""
         return steady() < self.trusted_until
+
+    @property
+    def leads_until(self) -> float:
+        """Until when a term can be believed in: without the session lock, not at all."""
+        return self.trusted_until if self.heart.attached else 0.0
 
     def wake_scheduler(self) -> None:
         if self._loop is not None:
@@ -228,8 +238,7 @@ class Replica:
         """The services of an election, if there is something to be elected for."""
         if not self._roles:
             return []
-        elector = self._make_elector(self)
-        await elector.start()
+        elector = await self._make_elector(self)
         # Half a second more than anybody trusts itself.
         self.elections = Elections(
             self.store, elector, self._roles, replica_id=lambda: self.id, strict_after=self.settings.lease + 0.5,

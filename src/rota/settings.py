@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,9 @@ from rota.errors import Misconfigured
 
 ELECTORS = ("advisory", "file", "lease", "kubernetes", "standalone")
 _OLDER_NAMES = {"scheduler_advisory_locks": ("WORKFLOW_SCHEDULER_ADVISORY_LOCKS",)}
+RETRY_JITTER = 1.2
+"""Other clients of a Lease stretch the retry period by up to this factor."""
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -61,6 +65,16 @@ class Settings:
     """Finished runs older than this are pruned; 0 keeps everything."""
     max_losses: int = 10
     """A run that took this many replicas down with it is failed instead of tried again."""
+    kubernetes_lease_duration: float = 15.0
+    """Seconds without a renewal after which the others may take a Lease; whole, as the API has it."""
+    kubernetes_renew_deadline: float = 10.0
+    """Seconds after the sending of the last confirmed renewal for which a leader trusts itself."""
+    kubernetes_retry_period: float = 2.0
+    """Seconds between two renewals, and between two looks at somebody else's Lease."""
+    kubernetes_lease_prefix: str = "rota"
+    """Leases are named PREFIX-ROLE."""
+    kubernetes_namespace: str = ""
+    """Where the Leases are; empty: that of the pod, else that of the kubeconfig."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("sqlite:///", "postgresql://", "postgres://")):
@@ -92,6 +106,24 @@ class Settings:
             raise Misconfigured(f"scheduler must be 'shared' or 'leader', not {self.scheduler!r}")
         if not self.replica.strip():
             raise Misconfigured("replica must have a name; leave it out to get host and process id")
+        self._check_kubernetes()
+
+    def _check_kubernetes(self) -> None:
+        duration, deadline = self.kubernetes_lease_duration, self.kubernetes_renew_deadline
+        retry = self.kubernetes_retry_period
+        if not 0 < retry * RETRY_JITTER < deadline < duration:
+            raise Misconfigured(
+                f"{RETRY_JITTER} x kubernetes_retry_period ({retry}) < kubernetes_renew_deadline ({deadline}) < "
+                f"kubernetes_lease_duration ({duration}) must hold: "
+                "a leader must be able to try again, and must stop trusting itself before the others may take its Lease"
+            )
+        if duration != int(duration):
+            raise Misconfigured(f"kubernetes_lease_duration must be whole seconds, as a Lease has them, not {duration}")
+        if not _PREFIX.fullmatch(self.kubernetes_lease_prefix):
+            raise Misconfigured(
+                f"kubernetes_lease_prefix {self.kubernetes_lease_prefix!r} cannot begin the name of a Lease: "
+                "use up to 63 of a-z, 0-9 and '-', with a letter or digit first and last"
+            )
 
     def _check_elector(self) -> None:
         sqlite = self.url.startswith("sqlite:")

@@ -92,6 +92,11 @@ _WORDING: dict[type[Event], tuple[Level, Callable[[Any], str]]] = {
         ),
     ),
     events.HintsOff: (logging.WARNING, lambda e: f"hints are off: {e.reason}"),
+    events.ElectorReplaced: (
+        logging.WARNING,
+        lambda e: f"the elector {e.elector!r} is not there, and {e.instead!r} decides on leadership instead: {e.error}",
+    ),
+    events.ElectorTroubled: (logging.ERROR, lambda e: f"role {e.role}: {e.error}; trying again"),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 
