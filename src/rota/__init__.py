@@ -6,6 +6,8 @@ from rota.errors import (
     BadExpression,
     BadInput,
     BadParameters,
+    LockLost,
+    LockNotAcquired,
     Misconfigured,
     NameClash,
     NotFound,
@@ -21,7 +23,9 @@ from rota.errors import (
     UnknownTimezone,
     WrongState,
 )
+from rota.hold import Hold
 from rota.job import Call, Job
+from rota.lock import Lock
 from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.schedule import Schedule
@@ -36,7 +40,11 @@ __all__ = [
     "Breaker",
     "Call",
     "Context",
+    "Hold",
     "Job",
+    "Lock",
+    "LockLost",
+    "LockNotAcquired",
     "Misconfigured",
     "NameClash",
     "NotFound",

@@ -25,6 +25,7 @@ from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
 from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
+from rota.trust import Trust
 
 _BLOCKED_AFTER = 1.0
 
@@ -65,7 +66,7 @@ class Heart(Service):
                     replica.jobs,
                     resume=replica.id or None,
                 )
-                self._lifeline.lost = self.wake
+                self._lifeline.lost = self._lost
                 replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
         except BaseException:
@@ -73,19 +74,26 @@ class Heart(Service):
             raise
         if not pulse.alive:
             replica.trusted_until = 0.0
+            replica.trust.end()
             await self.stop()
             return 0
         replica.trusted_until = sent + settings.lease
+        replica.trust.renew(sent + settings.lease)
         replica.take_in(pulse)
         if pulse.suspects:
             return SECOND_LOOK
-        busy = replica.crew.holding or (pulse.caretaker and not pulse.alone)
+        busy = replica.crew.holding or replica.trust.needed or (pulse.caretaker and not pulse.alone)
         return settings.beat * (1.0 if busy else 2.0)
 
     async def stop(self) -> None:
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
+            self._replica.trust.cut()  # first: the session lock is free once it is closed
             await lifeline.close()
+
+    def _lost(self) -> None:
+        self._replica.trust.cut()
+        self.wake()
 
 
 class Ear(Service):
@@ -118,6 +126,8 @@ class Replica:
         self.settings, self.jobs, self.crew, self.emit = settings, jobs, crew, emit
         self.id = 0
         self.trusted_until = 0.0
+        self.trust = Trust()
+        self.lock_released: Callable[[], None] | None = None
         self._identity = ""
         self.store = make_store()
         self._decide = decide
@@ -212,6 +222,7 @@ class Replica:
         replica_id = lifeline.replica_id
         if replica_id == self.id:
             return
+        self.trust.end()
         if self.id:
             self.emit(ReplicaDeposed(self.id, self.crew.drop_runs()))
         self.id = replica_id
@@ -253,6 +264,9 @@ class Replica:
             self.scheduler.wake()
         elif kind == "finished":
             self.crew.finished_somewhere()
+        elif kind == "locks":
+            if self.lock_released is not None:
+                self.lock_released()
         else:
             self.heart.wake()  # a cancellation is somewhere: the next beat tells whether it is for us
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -32,6 +32,7 @@ from rota.settings import Settings
 State = Literal["queued", "running", "succeeded", "failed", "cancelled", "skipped"]
 FINISHED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 Hint = Literal["ready", "schedules", "cancel", "finished", "roles", "locks"]
+HINTS: tuple[Hint, ...] = get_args(Hint)
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 

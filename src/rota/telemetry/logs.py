@@ -57,6 +57,21 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
             "commits of the last moments may be missing; check what should have run"
         ),
     ),
+    events.LockAcquired: (
+        logging.DEBUG,
+        lambda e: f"lock {e.name!r} acquired after {e.waited:.3f} s, fence {e.fence}",
+    ),
+    events.LockContended: (
+        logging.WARNING,
+        lambda e: (
+            f"lock {e.name!r} has been wanted for {e.waited:.0f} s; held by {e.holder}; "
+            f"if that is stuck: rota locks release {e.name}"
+        ),
+    ),
+    events.LockLapsed: (
+        logging.WARNING,
+        lambda e: f"lock {e.name!r} (fence {e.fence}) was lost, what it protected here was cancelled: {e.why}",
+    ),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 

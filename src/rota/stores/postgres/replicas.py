@@ -9,7 +9,7 @@ import msgspec
 
 from rota.errors import StoreUnavailable
 from rota.settings import Settings
-from rota.store import Buried, Hint, Lifeline, Pulse, ReplicaRow
+from rota.store import HINTS, Buried, Hint, Lifeline, Pulse, ReplicaRow
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 
@@ -84,14 +84,14 @@ class PostgresReplicas(PostgresBase):
         def received(_: object, __: int, ___: str, payload: object) -> None:
             if payload == f"probe {self.tag}":
                 probed.set()
-            elif payload in ("ready", "schedules", "cancel", "finished"):
+            elif payload in HINTS:
                 heard(payload)
 
         try:
             with pg.translated(self.settings.url):
                 connection.add_termination_listener(lambda _: lost.set())
                 await connection.add_listener("rota", received)
-                for kind in ("ready", "schedules", "cancel", "finished"):
+                for kind in HINTS:
                     heard(kind)
                 while True:
                     # The loss of a listener is silent: it proves itself by hearing its own voice.

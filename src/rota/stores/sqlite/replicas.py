@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rota.store import Buried, Hint, Lifeline, ReplicaRow
+from rota.store import HINTS, Buried, Hint, Lifeline, ReplicaRow
 from rota.stores.sqlite import files
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
@@ -102,7 +102,7 @@ class SQLiteReplicas(SQLiteBase):
         def changed(kinds: tuple[Hint, ...]) -> None:
             loop.call_soon_threadsafe(announce, kinds)
 
-        announce(("ready", "schedules", "cancel", "finished"))
+        announce(HINTS)
         try:
             with translated(self.path):
                 await worker.run(lambda db: _listen(db, f"{self.path}-wal", stop, changed))
@@ -137,4 +137,6 @@ def _hints(before: tuple[Any, ...] | None, news: tuple[Any, ...]) -> tuple[Hint,
         kinds.append("schedules")
     if news[4] is not None and (before is None or before[4] != news[4]):
         kinds.append("cancel")
+    if before is None or before[5] != news[5]:
+        kinds.append("locks")
     return tuple(kinds)
