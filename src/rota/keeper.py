@@ -250,6 +250,8 @@ class Keeper:
 
     async def close(self) -> None:
         """Everything is let go. Blocks that are still open are cancelled, and get a moment."""
+        if self.closed:
+            return
         self.closed = True
         for queue in self._queues.values():
             queue.wake.set_here()
