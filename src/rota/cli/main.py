@@ -13,6 +13,7 @@ import typer
 from rota import Settings, __version__
 from rota.cli.demo import demo
 from rota.cli.load import load_app
+from rota.cli.locks import locks
 from rota.cli.run import run_replica
 from rota.cli.soak import soak
 from rota.errors import RotaError
@@ -34,6 +35,7 @@ class _Commands(typer.Typer):
 app = _Commands(help="Run a service as many replicas as safely as if it were one.", no_args_is_help=True)
 app.command()(demo)
 app.command()(soak)
+app.add_typer(locks, name="locks")
 
 
 def _version(wanted: bool) -> None:
