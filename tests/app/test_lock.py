@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rota import BadInput, Context, LockLost, LockNotAcquired, NotOpen, Rota, co
 from rota.events import Event, LockAcquired, LockContended, LockLapsed
 from rota.replica import Replica
 from tests.app.waiting import until
-from tests.harness import execute
+from tests.harness import Databases, execute
 
 QUICK = {"beat": 0.2, "lease": 0.6, "dead_after": 1.0}
 LONG_AGO = "'2020-01-01 00:00:00.000000'"
@@ -546,9 +547,8 @@ async def test_a_client_notices_that_its_row_has_expired(url: str, monkeypatch: 
             await work()
 
 
-async def test_no_pooled_connection_has_a_session_lock(url: str) -> None:
-    if url.startswith("sqlite"):
-        pytest.skip("there are none")
+async def test_no_pooled_connection_has_a_session_lock(databases: Databases, tmp_path: Path) -> None:
+    url = databases.new("postgres", tmp_path)
     query = (
         "select a.application_name, l.classid::bigint, count(*) from pg_locks l join pg_stat_activity a using (pid)"
         " where l.locktype = 'advisory' group by 1, 2"
