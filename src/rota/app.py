@@ -252,7 +252,7 @@ class Rota:
         try:
             await replica.start()
             keeper.serve(replica.trust, lambda: replica.id)
-            replica.lock_released = keeper.heard
+            replica.lock_released = keeper.lines.heard
             self._worker = worker
             worker.start()
             yield

@@ -13,13 +13,15 @@ import random
 from rota.caretaker import SECOND_LOOK
 from rota.clock import steady
 from rota.contract.locks import LockHolder
-from rota.errors import LockNotAcquired, StoreUnavailable
+from rota.errors import LockNotAcquired, RotaError, StoreUnavailable
 from rota.events import LockAcquired, LockContended
 from rota.hold import Hold, Wanted
-from rota.keeper import Keeper, Queue, new_token
+from rota.keeper import Keeper, new_token
+from rota.line import Line
 
-_POLL = 0.25
-_AT_LEAST = 1.0
+_POLL, _CROWD = 0.25, 50
+"""Seconds between two looks; more where so many locks, or more, are waited for in one process."""
+_AT_LEAST, _LONGEST = 1.0, 30.0
 """Seconds that a try gets, also when there is less time left."""
 ALARM = 30.0
 
@@ -36,51 +38,53 @@ class Contest:
     async def win(self) -> Hold:
         """Wait until it is had; `LockNotAcquired` when that takes too long."""
         name = self._wanted.name
-        queue = self._keeper.queue(name)
-        queue.waiting += 1
+        line = self._keeper.lines.enter(name)
         try:
-            await self._stand_in_line(queue)
+            await self._stand_in(line)
             try:
-                return await self._try(queue)
+                return await self._try(line)
             finally:
-                queue.turn.release()
+                line.turn.release()
         finally:
-            queue.waiting -= 1
-            self._keeper.left_queue(name)
+            self._keeper.lines.leave(name)
             if self._uncertain:
                 self._keeper.forget(self._token)
 
     async def try_once(self) -> Hold | None:
         """Have it now, or not."""
-        found = await self._keeper.take(self._wanted, self._token, (), 30.0)
+        try:
+            found = await self._keeper.take(self._wanted, self._token, (), _LONGEST)
+        except RotaError:
+            self._keeper.forget(self._token)
+            raise
         return self._won(found) if isinstance(found, Hold) else None
 
-    async def _stand_in_line(self, queue: Queue) -> None:
+    async def _stand_in(self, line: Line) -> None:
         try:
             async with asyncio.timeout(self._left):
-                await queue.turn.acquire()
+                await line.turn.acquire()
         except TimeoutError:
-            raise self._too_late(queue.holders) from None
+            raise self._too_late(line.holders) from None
 
-    async def _try(self, queue: Queue) -> Hold:
+    async def _try(self, line: Line) -> Hold:
         while True:
             found = await self._attempt()
             if isinstance(found, Hold):
                 return self._won(found)
-            queue.holders = found or queue.holders
+            line.holders = found or line.holders
             left = self._left
             if left is not None and left <= 0:
-                raise self._too_late(queue.holders)
+                raise self._too_late(line.holders)
             if steady() >= self._alarm_at:
                 self._alarm_at = steady() + ALARM
-                self._keeper.emit(LockContended(self._wanted.name, self._waited, described(queue.holders)))
+                self._keeper.emit(LockContended(self._wanted.name, self._waited, described(line.holders)))
             pause = min(self._next_look(), self._alarm_at - steady())
-            await queue.wake.wait(pause if left is None else min(pause, left))
+            await line.wake.wait(pause if left is None else min(pause, left))
 
     async def _attempt(self) -> Hold | tuple[LockHolder, ...]:
         left, now = self._left, steady()
         dead = tuple(holder for holder, seen in self._suspects.values() if now - seen >= SECOND_LOOK)
-        patience = 30.0 if left is None else max(left, _AT_LEAST)
+        patience = _LONGEST if left is None else max(left, _AT_LEAST)
         uncertain, self._uncertain = self._uncertain, True
         try:
             found = await self._keeper.take(self._wanted, self._token, dead, patience)
@@ -109,7 +113,7 @@ class Contest:
         return hold
 
     def _next_look(self) -> float:
-        pause = _POLL * random.uniform(0.8, 1.2)
+        pause = _POLL * random.uniform(0.8, 1.2) * max(1.0, len(self._keeper.lines) / _CROWD)
         due = [seen + SECOND_LOOK - steady() for _, seen in self._suspects.values()]
         return min([pause, *(max(each, 0.01) for each in due)])
 

@@ -20,6 +20,7 @@ from rota.contract.locks import LockHolder, Taken
 from rota.errors import NotOpen, RotaError
 from rota.events import Event, LockLapsed
 from rota.hold import Hold, Standing, Wanted
+from rota.line import Lines
 from rota.service import Wake
 from rota.store import Store
 from rota.trust import Trust
@@ -33,17 +34,6 @@ _LITTER = 35.0
 _GRACE, _PATIENCE = 2.0, 5.0
 
 
-class Queue:
-    """Those who wait in this process for one lock: the first of them asks the store."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.wake = Wake()
-        self.waiting = 0
-        self.holders: tuple[LockHolder, ...] = ()
-        """Who was in the way at the last look."""
-
-
 class Keeper:
     """Belongs to one event loop, that of the handlers."""
 
@@ -53,11 +43,11 @@ class Keeper:
         self._trust: Trust | None = None
         self._replica_id: Callable[[], int] = lambda: 0
         self._holds: dict[int, Hold] = {}
-        self._queues: dict[str, Queue] = {}
+        self.lines = Lines(self._check_soon)
         self._litter: dict[int, float] = {}
         self._wake = Wake()
         self._chores: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._check_at = 0.0
         self._checking = False
         self.closed = False
@@ -81,13 +71,6 @@ class Keeper:
 
     def held_by(self, task: asyncio.Task[Any] | None, name: str) -> bool:
         return any(hold.name == name and hold.task is task and hold.lost is None for hold in self._holds.values())
-
-    def queue(self, name: str) -> Queue:
-        return self._queues.setdefault(name, Queue())
-
-    def left_queue(self, name: str) -> None:
-        if not self._queues[name].waiting:
-            del self._queues[name]
 
     async def take(
         self, wanted: Wanted, token: int, dead: tuple[LockHolder, ...], patience: float
@@ -158,34 +141,32 @@ class Keeper:
             self._attend()
             return None
         self._hint()
-        for queue in self._queues.values():
-            queue.wake.set_here()
+        self.lines.wake()
         return was_held
 
     def forget(self, token: int) -> None:
         """Nobody knows whether it was taken, and nobody wants it."""
+        if self.closed:
+            return  # the replica's end frees it, or its time
         self._litter[token] = steady() + _LITTER
         self._attend()
         self._chore(self._discard(token))
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def heard(self) -> None:
-        """Some lock was let go somewhere. From any thread."""
+    def _check_soon(self) -> None:
         if self._holds:
             self._check_at = min(self._check_at, steady() + _CHECK_SOON)
-            self._wake.set()
-        for queue in list(self._queues.values()):
-            queue.wake.set()
+            self._wake.set_here()
 
     def _attend(self) -> None:
         if self.closed:
             return
         if self._trust is not None:
             self._trust.needed = True
-        if self._loop is None or self._loop.done():
+        if self._keeping is None or self._keeping.done():
             self._check_at = steady() + self._pause
-            self._loop = asyncio.create_task(self._keep(), name="rota-keeper")
+            self._keeping = asyncio.create_task(self._keep(), name="rota-keeper")
         self._wake.set_here()
 
     @property
@@ -253,8 +234,7 @@ class Keeper:
         if self.closed:
             return
         self.closed = True
-        for queue in self._queues.values():
-            queue.wake.set_here()
+        self.lines.close()
         for hold in list(self._holds.values()):
             if hold.task is asyncio.current_task():
                 hold.in_block = False
@@ -262,7 +242,7 @@ class Keeper:
         deadline = steady() + _GRACE
         while steady() < deadline and (self._chores or self._holds):
             await asyncio.sleep(0.01)
-        left = [*self._chores, *([self._loop] if self._loop is not None else [])]
+        left = [*self._chores, *([self._keeping] if self._keeping is not None else [])]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rota import BadInput, Context, LockLost, LockNotAcquired, NotOpen, Rota, contest, keeper
+from rota import BadInput, Context, LockLost, LockNotAcquired, NotOpen, Rota, StoreUnavailable, contest, keeper
 from rota.events import Event, LockAcquired, LockContended, LockLapsed
 from rota.replica import Replica
 from tests.app.waiting import until
@@ -250,6 +250,65 @@ async def test_cancelling_a_wait_leaves_nothing_behind(url: str) -> None:
             async with one.lock("ledger", timeout=5):
                 pass
         await until(lambda: no_rows(url))
+
+
+def answers_lost(monkeypatch: pytest.MonkeyPatch, app: Rota, times: int) -> None:
+    """The next tries are carried out, but nobody hears of it."""
+    take, left = app.store.take_lock, times
+
+    async def cut_off(*arguments: Any, **more: Any) -> Any:
+        nonlocal left
+        taken = await take(*arguments, **more)
+        left -= 1
+        if left >= 0:
+            raise StoreUnavailable("the answer was lost")
+        return taken
+
+    monkeypatch.setattr(app.store, "take_lock", cut_off)
+
+
+async def test_a_lost_answer_does_not_lose_the_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rota(url) as app:
+        answers_lost(monkeypatch, app, 2)
+        async with app.lock("ledger") as lock:
+            assert lock.fence == 1
+            assert len(await app.store.list_locks()) == 1
+        assert await no_rows(url)
+
+
+async def test_a_lost_answer_that_nobody_waits_for_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rota(url) as app:
+        answers_lost(monkeypatch, app, 1000)
+        with pytest.raises(LockNotAcquired, match="the answer was lost"):
+            await app.lock("ledger").acquire(timeout=0)
+        with pytest.raises(StoreUnavailable):
+            await app.lock("other").try_lock()
+        waiting = asyncio.create_task(app.lock("third").acquire())
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await until(lambda: no_rows(url), 5)
+
+
+async def test_a_release_that_failed_is_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_CHECK", 0.1)
+    async with Rota(url) as app:
+        release = app.store.release_lock
+        tries = 0
+
+        async def fail(token: int) -> bool:
+            nonlocal tries
+            tries += 1
+            if tries < 4:
+                raise StoreUnavailable("away")
+            return await release(token)
+
+        monkeypatch.setattr(app.store, "release_lock", fail)
+        async with app.lock("ledger"):
+            pass
+        assert tries == 1
+        async with app.lock("ledger", timeout=10) as lock:
+            assert lock.fence == 2
 
 
 async def test_a_wait_of_half_a_minute_raises_the_alarm(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
