@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import apsw
+import asyncpg
 import pytest
 
 from rota.contract.locks import LockHolder, Taken
 from rota.store import Lifeline, Store
+from rota.stores.postgres import connection as pg
+from rota.stores.sqlite.session import QUERIES
 from tests.harness import execute
 from tests.store.steps import JOB, count, eventually, hour, new_token, opened, several
 
@@ -272,3 +277,43 @@ async def test_a_release_is_heard_by_the_others(url: str) -> None:
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+BY_INDEX = ["take_lock.look", "take_lock.remove", "take_lock", "renew_locks", "locks_of", "release_lock"]
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+async def test_no_statement_reads_all_locks(url: str, name: str) -> None:
+    """However many there are: their plans were made while there were none."""
+    async with opened(url):
+        plan = await (_sqlite_plan(url, name) if url.startswith("sqlite") else _postgres_plan(url, name))
+    assert plan
+    for step in plan:
+        assert not re.search(r"Seq Scan|SCAN (h|r|locks|lock_holders|replicas)\b", step), plan
+        if re.search(r"Index (Only )?Scan|Bitmap Heap", step):
+            assert "Cond" in step, plan
+
+
+async def _postgres_plan(url: str, name: str) -> list[str]:
+    connection = await asyncpg.connect(url, server_settings=pg.POOLED)
+    try:
+        await connection.execute(f"prepare it as {pg.QUERIES[name]}")
+        [number] = await connection.fetchrow(
+            "select cardinality(parameter_types) from pg_prepared_statements where name = 'it'"
+        )  # type: ignore[misc]
+        rows = await connection.fetch(f"explain execute it ({', '.join(['null'] * number)})")
+        # Each step with what belongs to it.
+        return [part for part in "\n".join(row[0] for row in rows).split("->") if part.strip()]
+    finally:
+        await connection.close()
+
+
+async def _sqlite_plan(url: str, name: str) -> list[str]:
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    try:
+        explained = connection.execute(f"explain query plan {QUERIES[name]}", apsw._null_bindings)  # type: ignore[attr-defined]
+        return ["a row is written", *(str(row[3]) for row in explained)]
+    finally:
+        connection.close()
