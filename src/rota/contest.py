@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from shlex import quote
 
 from rota.caretaker import SECOND_LOOK
 from rota.clock import steady
 from rota.contract.locks import LockHolder
-from rota.errors import LockNotAcquired, RotaError, StoreUnavailable
+from rota.errors import LockNotAcquired, RotaError, StaleWrite, StoreUnavailable
 from rota.events import LockAcquired, LockContended
 from rota.hold import Hold, Wanted
 from rota.keeper import Keeper, new_token
@@ -33,7 +34,7 @@ class Contest:
         self._alarm_at = self._began + ALARM
         self._token, self._uncertain = new_token(), False
         self._suspects: dict[int, tuple[LockHolder, float]] = {}
-        self._error: StoreUnavailable | None = None
+        self._error: RotaError | None = None
 
     async def win(self) -> Hold:
         """Wait until it is had; `LockNotAcquired` when that takes too long."""
@@ -88,7 +89,7 @@ class Contest:
         uncertain, self._uncertain = self._uncertain, True
         try:
             found = await self._keeper.take(self._wanted, self._token, dead, patience)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StaleWrite) as error:
             self._error = error
             return ()
         except asyncio.CancelledError:
@@ -131,7 +132,8 @@ class Contest:
             return LockNotAcquired(f"lock {name!r} could not be had within {self._timeout:g} s: {self._error}")
         return LockNotAcquired(
             f"lock {name!r} could not be had within {self._timeout:g} s: held by {described(holders)}; wait longer "
-            f"(timeout=), or look with `rota locks who {name}` and free it with `rota locks release {name}`"
+            f"(timeout=), or look with `rota locks who {quote(name)}` and free it with "
+            f"`rota locks release {quote(name)}`"
         )
 
 

@@ -70,7 +70,7 @@ class Keeper:
         return Standing(self._replica_id(), None, self._trust, period) if period else None
 
     def held_by(self, task: asyncio.Task[Any] | None, name: str) -> bool:
-        return any(hold.name == name and hold.task is task and hold.lost is None for hold in self._holds.values())
+        return any(hold.name == name and hold.task is task for hold in self._holds.values())
 
     async def take(
         self, wanted: Wanted, token: int, dead: tuple[LockHolder, ...], patience: float
@@ -117,15 +117,15 @@ class Keeper:
     # -- letting go --------------------------------------------------------------------------------
 
     async def release(self, hold: Hold) -> None:
-        """Let it go. `LockLost` when it was not held any more; a store that is away does not keep the caller."""
+        """Let it go. `LockLost` when it was not held any more; a store that is away keeps nobody for long."""
         if hold.ended:
             return
         self._look(hold)
         hold.ended = True
         self._holds.pop(hold.token, None)
         self._wake.set_here()
+        releasing = self._chore(self._discard(hold.token))
         if hold.lost is None:
-            releasing = self._chore(self._discard(hold.token))
             await asyncio.wait({releasing}, timeout=_PATIENCE)
             if releasing.done() and not releasing.cancelled() and releasing.result() is False:
                 hold.lost = "somebody took it away"
@@ -140,8 +140,10 @@ class Keeper:
             self._litter[token] = steady() + _LITTER
             self._attend()
             return None
-        self._hint()
-        self.lines.wake()
+        if was_held:
+            self._litter.pop(token, None)
+            self._hint()
+            self.lines.wake()
         return was_held
 
     def forget(self, token: int) -> None:
@@ -198,11 +200,12 @@ class Keeper:
 
     def _lapse(self, hold: Hold, why: str) -> None:
         hold.lost = why
-        if not hold.in_block:
+        if hold.in_block:
+            # The row, if it is still there, stays until the block has ended: cancelled is not stopped.
+            hold.cancel()
+        else:
             self._holds.pop(hold.token, None)
-        hold.cancel()
-        # Its row may be there for as long as this replica lives.
-        self._chore(self._discard(hold.token))
+            self._chore(self._discard(hold.token))
         self.emit(LockLapsed(hold.name, hold.fence, why))
 
     async def _check(self) -> None:
@@ -242,6 +245,9 @@ class Keeper:
         deadline = steady() + _GRACE
         while steady() < deadline and (self._chores or self._holds):
             await asyncio.sleep(0.01)
+        stubborn = [asyncio.create_task(self._discard(token)) for token in self._holds]
+        if stubborn:
+            await asyncio.wait(stubborn, timeout=_GRACE)
         left = [*self._chores, *([self._keeping] if self._keeping is not None else [])]
         for task in left:
             task.cancel()

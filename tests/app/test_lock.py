@@ -401,6 +401,33 @@ async def test_a_hold_from_before_a_gap_stays_lost(url: str) -> None:
         await until(lambda: no_rows(url))
 
 
+async def test_nobody_else_has_it_while_the_cancelled_block_tidies_up(url: str) -> None:
+    """Its replica lives, and was only unsure of itself for a moment."""
+    tidied = asyncio.Event()
+    async with replicas(url, 2, **QUICK) as [one, two]:
+
+        async def work() -> None:
+            async with one.lock("ledger") as lock:
+                trust = lock.standing.trust
+                assert trust is not None
+                trust.end()
+                try:
+                    await asyncio.sleep(20)
+                finally:
+                    with pytest.raises(BadInput, match="not re-entrant"):
+                        await one.lock("ledger").acquire()
+                    await asyncio.sleep(0.8)
+                    tidied.set()
+
+        working = asyncio.create_task(work())
+        await until(lambda: asyncio.sleep(0, bool(one._keeper and one._keeper._holds)))
+        async with two.lock("ledger", timeout=10) as lock:
+            assert tidied.is_set()
+            assert lock.fence == 2
+        with pytest.raises(LockLost):
+            await working
+
+
 async def test_swallowing_the_cancellation_does_not_help(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_CANCEL_AGAIN", 0.1)
     swallowed = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from shlex import quote
 from typing import Any
 
 from rota import events
@@ -65,7 +66,7 @@ _WORDING: dict[type[Event], tuple[int, Callable[[Any], str]]] = {
         logging.WARNING,
         lambda e: (
             f"lock {e.name!r} has been wanted for {e.waited:.0f} s; held by {e.holder}; "
-            f"if that is stuck: rota locks release {e.name}"
+            f"if that is stuck: rota locks release {quote(e.name)}"
         ),
     ),
     events.LockLapsed: (
