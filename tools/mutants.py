@@ -288,6 +288,55 @@ MUTANTS = [
         "        replica, settings",
         "tests/cluster/test_blocked_loop.py",
     ),
+    Mutant(
+        "a lock taken without a look at who was faster (Postgres)",
+        f"{PG}/queries/locks.sql",
+        "where l.fence = $2",
+        "where l.fence >= 0 or l.fence = $2",
+        "tests/store/test_locks.py -k 'many_who_come and postgres and not postgres15'",
+    ),
+    Mutant(
+        "a lock taken from one that came back between two looks (Postgres)",
+        f"{PG}/queries/locks.sql",
+        "(free and silent)",
+        "(free and silent is not null)",
+        "tests/store/test_locks.py -k 'came_back and postgres and not postgres15'",
+    ),
+    Mutant(
+        "a lock taken from one that came back between two looks (SQLite)",
+        f"{LITE}/locks.py",
+        "silent[row.token] == row.beat_at",
+        "True",
+        "tests/store/test_locks.py -k 'came_back and sqlite'",
+    ),
+    Mutant(
+        "a lock is trusted across a gap",
+        "src/rota/trust.py",
+        "period = self.period or self._state[0] + 1",
+        "period = self._state[0] or 1",
+        "tests/unit/test_trust.py",
+    ),
+    Mutant(
+        "a lock that is lost does not cancel its block",
+        "src/rota/hold.py",
+        "self.task.cancel(",
+        "str(",
+        "tests/app/test_lock.py -k 'deposed and sqlite' --timeout 30",
+    ),
+    Mutant(
+        "a cut lifeline does not shorten the trust in a lock",
+        "src/rota/trust.py",
+        "self._state = (period, until, steady())",
+        "pass",
+        "tests/app/test_lock.py -k 'stays_cut_off and postgres'",
+    ),
+    Mutant(
+        "a cancelled try keeps the lock that it got",
+        "src/rota/keeper.py",
+        "        except asyncio.CancelledError:\n            self._chore(self._undo(trying, token))\n",
+        "        except asyncio.CancelledError:\n",
+        "tests/app/test_lock.py -k 'cancelling_a_wait and postgres'",
+    ),
 ]
 
 _LOCK, _OBJECT, _ELECTOR = (f"src/rota/electors/{name}.py" for name in ("lease_lock", "lease_object", "kubernetes"))

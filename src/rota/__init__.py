@@ -25,8 +25,10 @@ from rota.errors import (
     UnknownTimezone,
     WrongState,
 )
+from rota.hold import Hold
 from rota.job import Call, Job
 from rota.leader import Leadership
+from rota.lock import Lock
 from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.schedule import Schedule
@@ -44,9 +46,11 @@ __all__ = [
     "Call",
     "Context",
     "Fence",
+    "Hold",
     "Job",
     "Leadership",
     "LeadershipLost",
+    "Lock",
     "LockLost",
     "LockNotAcquired",
     "Misconfigured",

@@ -15,9 +15,12 @@ from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
 from rota.hinter import Hinter
+from rota.hold import Wanted
 from rota.job import Call, Job, JobDecorator, Policies
+from rota.keeper import Keeper
 from rota.leader import Offices
 from rota.leading import Leading
+from rota.lock import Lock, limited, lock_name, semaphore_name, serial_name
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
 from rota.replica import Replica
 from rota.results import Results
@@ -48,6 +51,7 @@ class Rota(Leading):
         self._schedules: dict[tuple[str, str], Declaration] = {}
         self._store: Store | None = None
         self._hinter: Hinter | None = None
+        self._keeper: Keeper | None = None
         self._worker: Worker | None = None
         self._stack: AsyncExitStack | None = None
         self._logging = False
@@ -216,19 +220,24 @@ class Rota(Leading):
         self._store = store
         self.results = Results(lambda: self.store)
         self._hinter = Hinter(store) if self.settings.hints else None
+        self._keeper = keeper = Keeper(
+            store, self.settings.replica, emit=self.events.emit, hint=lambda: self.hint("locks")
+        )
         try:
             yield self
         finally:
+            await keeper.close()
             await self.results.close()
             await self.ids.close()
             if self._hinter is not None:
                 await self._hinter.close()
-            self._store = self._hinter = None
+            self._store = self._hinter = self._keeper = None
             await store.close()
 
     @asynccontextmanager
     async def _services(self) -> AsyncIterator[None]:
         replica: Replica
+        keeper = self._holding()
         worker = Worker(
             self.store,
             self.settings,
@@ -257,12 +266,14 @@ class Rota(Leading):
         replica.court = offices
         try:
             await replica.start()
+            keeper.serve(replica.trust, lambda: replica.id)
+            replica.lock_released = keeper.lines.heard
             self._worker, self._replica = worker, replica
             worker.start()
             yield
         finally:
             self._worker = None
-            await asyncio.shield(_wind_down(worker, replica, offices))
+            await asyncio.shield(_wind_down(worker, keeper, replica, offices))
             self._replica = None
 
     def _wrong_with(self, job_id: str, parameters: str) -> str | None:
@@ -312,6 +323,28 @@ class Rota(Leading):
         """A handle on a run by its id."""
         return Run(self, run_id, "")
 
+    # -- locks -------------------------------------------------------------------------------------
+
+    def lock(self, *key: str | int, timeout: float | None = None) -> Lock:
+        """What one of all replicas has at a time: `async with app.lock("ledger") as lock:`.
+
+        The key is a string, a number of 64 bits, or two of 32. `timeout`: seconds to wait for it, if not for ever.
+        """
+        return Lock(self._holding, Wanted(lock_name(key)), timeout)
+
+    def semaphore(self, name: str, *, limit: int, timeout: float | None = None) -> Lock:
+        """A lock that up to `limit` hold at a time. Give the same limit everywhere."""
+        return Lock(self._holding, Wanted(semaphore_name(name), limited(limit)), timeout)
+
+    def serialize(self, key: str | int, *, timeout: float | None = None) -> Lock:
+        """Things of one key never overlap, on any replica: `async with app.serialize(workspace):`."""
+        return Lock(self._holding, Wanted(serial_name(key)), timeout)
+
+    def _holding(self) -> Keeper:
+        if self._keeper is None:
+            raise NotOpen
+        return self._keeper
+
 
 def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
     """The one transaction that all of these are to be part of: the one given, or that of a transactional run."""
@@ -354,11 +387,12 @@ async def _reach(store: Store, settings: Settings) -> None:
             raise
 
 
-async def _wind_down(worker: Worker, replica: Replica, offices: Offices) -> None:
+async def _wind_down(worker: Worker, keeper: Keeper, replica: Replica, offices: Offices) -> None:
     """Leaderships are handed on while the last runs are finished; the replica leaves when it holds nothing."""
     try:
         await replica.end_terms()
         await asyncio.gather(worker.stop(), offices.drained(replica.settings.shutdown_timeout))
+        await keeper.close()
     finally:
         await replica.stop()
 

@@ -44,7 +44,7 @@ class Caretaker(Service):
         started = pulse.caretaker and not self._on_duty
         self._on_duty = pulse.caretaker
         self._seen_free = {s: self._seen_free.get(s, now) for s in pulse.suspects}
-        self._dead = {s for s, seen in self._seen_free.items() if now - seen >= SECOND_LOOK * 0.8} | set(pulse.stale)
+        self._dead = {s for s, seen in self._seen_free.items() if now - seen >= SECOND_LOOK * 0.96} | set(pulse.stale)
         if self._dead or started:
             self.wake()
 

@@ -186,6 +186,31 @@ class HintsOff(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LockAcquired(Event):
+    name: str
+    waited: float
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockContended(Event):
+    """A lock that is wanted could not be had for half a minute. Again every half minute."""
+
+    name: str
+    waited: float
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockLapsed(Event):
+    """A lock was lost while it was held here; its block was cancelled."""
+
+    name: str
+    fence: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFailed(Event):
     """A step of a service failed; it is tried again."""
 

@@ -29,6 +29,7 @@ from rota.service import Service
 from rota.settings import Settings
 from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
 from rota.succession import Takeover
+from rota.trust import Trust
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Heart(Service):
                     replica.jobs,
                     resume=replica.id or None,
                 )
-                self._lifeline.lost = self.wake
+                self._lifeline.lost = self._lost
                 replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
         except BaseException as error:
@@ -88,19 +89,27 @@ class Heart(Service):
         if not pulse.alive:
             replica.trusted_until = 0.0
             replica.cut_off("this replica was deposed")
+            replica.trust.end()
             await self.stop()
             return 0
         replica.trusted_until = sent + settings.lease
+        replica.trust.renew(sent + settings.lease)
         replica.take_in(pulse)
         if pulse.suspects:
             return SECOND_LOOK
-        busy = replica.crew.holding or replica.leads or (pulse.caretaker and not pulse.alone)
+        holds = replica.crew.holding or replica.leads or replica.trust.needed
+        busy = holds or (pulse.caretaker and not pulse.alone)
         return settings.beat * (1.0 if busy else 2.0)
 
     async def stop(self) -> None:
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
+            self._replica.trust.cut()  # first: the session lock is free once it is closed
             await lifeline.close()
+
+    def _lost(self) -> None:
+        self._replica.trust.cut()
+        self.wake()
 
 
 class Ear(Service):
@@ -145,6 +154,8 @@ class Replica:
         self._make_elector = make_elector
         self.id = 0
         self.trusted_until = 0.0
+        self.trust = Trust()
+        self.lock_released: Callable[[], None] | None = None
         self._identity = ""
         self.store = make_store()
         self._decide = decide
@@ -304,6 +315,7 @@ class Replica:
         replica_id = lifeline.replica_id
         if replica_id == self.id:
             return
+        self.trust.end()
         if self.id:
             self.emit(ReplicaDeposed(self.id, self.crew.drop_runs()))
         self.id = replica_id
@@ -348,6 +360,9 @@ class Replica:
         elif kind == "roles":
             if self.elections is not None:
                 self.elections.wake()
+        elif kind == "locks":
+            if self.lock_released is not None:
+                self.lock_released()
         else:
             self.heart.wake()  # a cancellation is somewhere: the next beat tells whether it is for us
 

@@ -72,12 +72,14 @@ class Process:
     _reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(cls, folder: Path, number: int, **environment: str) -> Process:
+    async def spawn(
+        cls, folder: Path, number: int, module: str = "tests.cluster.replica", **environment: str
+    ) -> Process:
         stderr = folder / f"stderr-{number}"
         errors = os.open(stderr, os.O_WRONLY | os.O_CREAT)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.cluster.replica", cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                sys.executable, "-m", module, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env=os.environ | {"ROTA_REPLICA": f"r{number}"} | environment,
             )  # fmt: skip
         finally:

@@ -37,6 +37,7 @@ PAGES = [*SNIPPETS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+)\.py\n")
+_OPENS = re.compile(r"async with app(:|,| as|\.client\()")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -116,7 +117,7 @@ async def _run(block: Block, names: dict[str, Any], opened: AsyncExitStack) -> N
     if not code.co_flags & inspect.CO_COROUTINE:
         await opened.aclose()
         eval(code, names)
-    elif "async with app" in block.text:
+    elif _OPENS.search(block.text):
         await opened.aclose()
         await eval(code, names)
     else:
@@ -178,6 +179,7 @@ async def history(url: str) -> None:
         f" values ('report', '1', 'running', {long_ago}, {long_ago})",
         "insert into scheduler_locks (config_id) select id from scheduler_configs where job_id = 'collect'",
         "update jobs set breaker = 'open' where job_id = 'report'",
+        f"insert into lock_holders (token, name, fence, holder, expires_at) values (1, 'a', 1, 'x', {long_ago})",
         """insert into replicas (name, host, pid, jobs, session) values ('first', 'here', 1, '["report"]', '-')""",
     ):
         await execute(url, statement)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rota.errors import StoreUnavailable
-from rota.store import Hint, JobRow, Lifeline, Pulse, Store
+from rota.store import HINTS, Hint, JobRow, Lifeline, Pulse, Store
 from tests.app.waiting import until
 from tests.harness import execute
 from tests.store.steps import (
@@ -288,7 +288,7 @@ async def test_a_hint_is_heard_by_the_others(url: str) -> None:
         try:
             async with asyncio.timeout(10):
                 # Whatever happened before the listener could hear: it is told to look once.
-                assert {await heard.get() for _ in range(4)} == {"ready", "schedules", "cancel", "finished"}
+                assert {await heard.get() for _ in HINTS} == set(HINTS)
                 await enqueue(store)
                 await store.hint("ready")
                 while await heard.get() != "ready":

@@ -1,7 +1,8 @@
 """Locks in the store: rows that say who holds what.
 
 A holder that is a replica holds as long as the replica lives, without renewing; any other holds until its row expires,
-and renews. A lock is a semaphore of one. `fence` grows with every acquisition of a name.
+and renews. A lock is a semaphore of one. `fence` grows with every acquisition of a name. Life is measured in real time:
+moving the store's clock frees nothing.
 """
 
 from __future__ import annotations
@@ -51,20 +52,26 @@ class Locks(ABC):
         seconds: float | None,
         dead: Sequence[LockHolder] = (),
     ) -> Taken:
-        """Take a lock that fewer than `limit` hold; with `seconds`, for so long. A second call with the same token
-        finds what the first one did.
+        """Take a lock that fewer than `limit` hold: for as long as the replica lives, or for so many seconds. A second
+        call with the same token finds what the first one did. A replica that was buried takes nothing.
 
         `dead`: holders of whom the caller saw, half a second ago or more, that they were not alive. Those who are
-        not now either, and whose replica has not beaten since, are removed. One whose time is over is removed anyhow.
+        not now either, and whose replica has not beaten since, are removed. One whose time is over, whose beat is stale
+        or whose replica was buried is removed anyhow.
         """
 
     @abstractmethod
-    async def renew_lock(self, token: int, seconds: float) -> bool:
-        """Hold it for so long from now; false when it is not held any more."""
+    async def renew_locks(self, tokens: Sequence[int], seconds: float) -> frozenset[int]:
+        """Hold them for so long from now, where there is no replica; those that are still held."""
+
+    @abstractmethod
+    async def locks_of(self, replica_id: int) -> frozenset[int]:
+        """The tokens of what this replica holds."""
 
     @abstractmethod
     async def release_lock(self, token: int) -> bool:
-        """Let it go and tell those who wait; false when it was not held any more."""
+        """Let it go; false when it was not held any more. Whoever waits is told by `hint("locks")`."""
 
     @abstractmethod
-    async def list_locks(self, name: str | None = None) -> list[LockHolder]: ...
+    async def list_locks(self, name: str | None = None) -> list[LockHolder]:
+        """Who holds what, or who holds this one."""

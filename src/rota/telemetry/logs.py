@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from shlex import quote
 from typing import Any, TypeAlias
 
 from rota import events
@@ -97,6 +98,21 @@ _WORDING: dict[type[Event], tuple[Level, Callable[[Any], str]]] = {
         lambda e: f"the elector {e.elector!r} is not there, and {e.instead!r} decides on leadership instead: {e.error}",
     ),
     events.ElectorTroubled: (logging.ERROR, lambda e: f"role {e.role}: {e.error}; trying again"),
+    events.LockAcquired: (
+        logging.DEBUG,
+        lambda e: f"lock {e.name!r} acquired after {e.waited:.3f} s, fence {e.fence}",
+    ),
+    events.LockContended: (
+        logging.WARNING,
+        lambda e: (
+            f"lock {e.name!r} has been wanted for {e.waited:.0f} s; held by {e.holder}; "
+            f"if that is stuck: rota locks release {quote(e.name)}"
+        ),
+    ),
+    events.LockLapsed: (
+        logging.WARNING,
+        lambda e: f"lock {e.name!r} (fence {e.fence}) was lost, what it protected here was cancelled: {e.why}",
+    ),
     events.ServiceFailed: (logging.WARNING, lambda e: f"{e.service}: {e.error}; trying again"),
 }
 

@@ -139,4 +139,6 @@ def _hints(before: tuple[Any, ...] | None, news: tuple[Any, ...]) -> tuple[Hint,
         kinds.append("cancel")
     if before is None or before[5] != news[5]:
         kinds.append("roles")
+    if before is None or before[6] != news[6]:
+        kinds.append("locks")
     return tuple(kinds)

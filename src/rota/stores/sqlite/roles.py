@@ -27,7 +27,7 @@ class SQLiteRoles(SQLiteBase):
         await self.write(transition)
 
     async def look_roles(self) -> tuple[list[Seat], list[Candidate]]:
-        return await self.read(self._look)
+        return await self.read(self._look_at_roles)
 
     async def win_role(
         self, role: str, replica_id: int, *, seen: int, nonce: int, elector: str, force: bool = False
@@ -58,7 +58,7 @@ class SQLiteRoles(SQLiteBase):
         def transition(db: Session) -> Seat:
             until = None if meant_for is None else shifted(db.clocks()[1], _ASKED)
             asked = db.all("ask_step_down", (role, meant_for, until))
-            seat = next((seat for seat in self._look(db)[0] if seat.role == role), None)
+            seat = next((seat for seat in self._look_at_roles(db)[0] if seat.role == role), None)
             if seat is None:
                 raise NotFound(f"there is no role {role!r}")
             if not asked:
@@ -74,7 +74,7 @@ class SQLiteRoles(SQLiteBase):
             raise BadInput("connection must be in a transaction: a fence holds until the transaction ends")
         check_term(Session(connection), fence)
 
-    def _look(self, db: Session) -> tuple[list[Seat], list[Candidate]]:
+    def _look_at_roles(self, db: Session) -> tuple[list[Seat], list[Candidate]]:
         real = db.clocks()[1]
         seats = [
             Seat(

@@ -97,14 +97,15 @@ on conflict do nothing
 select id, name, host, pid, jobs, started_at, beat_at from replicas order by id
 
 -- name: hint.news
--- What a commit may have been about: something to claim, something to schedule, somebody to stop.
+-- What a commit may have been about: something to claim, something to schedule, somebody to stop, a lock.
 select exists (select 1 from ready),
        (select coalesce(next_run_at, '') from scheduler_configs indexed by scheduler_configs_due
         where enabled = 1 and invalid_reason is null order by coalesce(next_run_at, '') limit 1),
        (select min(run_at) from delayed), exists (select 1 from waiting),
        (select group_concat(run_id) from cancellations),
        (select group_concat(role || ' ' || term || ' ' || coalesce(replica_id, '') || ' ' || coalesce(step_down, ''))
-        from roles)
+        from roles),
+       (select count(*) || ' ' || total(token) from lock_holders)
 
 -- name: hint.version
 -- A commit is the hint: this number changes when another connection has made one.
