@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rota import Settings
 from rota.schema import check_schema
@@ -53,20 +54,22 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
     if not rows:
         typer.echo(nothing)
         return
-    table = Table(*rows[0], box=None, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    Console(highlight=False).print(table)
 
 
 def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(row)).decode())
         return
-    table = Table(box=None, show_header=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in row.items():
-        table.add_row(f"[bold]{name}[/bold]", _cell(value))
-    Console().print(table)
+        table.add_row(Text(name, style="bold"), _cell(value))
+    Console(highlight=False).print(table)
 
 
 def ago(moment: datetime | None) -> str | None:
@@ -80,9 +83,10 @@ def ago(moment: datetime | None) -> str | None:
     return f"{seconds:.0f}s ago"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Text:
+    """Names are anybody's: plain text, no markup."""
     if value is None:
-        return "-"
+        return Text("-")
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
+        return Text("yes" if value else "no")
+    return Text(str(value))

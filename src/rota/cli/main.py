@@ -14,7 +14,7 @@ from rota import Settings, __version__
 from rota.cli.demo import demo
 from rota.cli.leader import app as leader
 from rota.cli.load import load_app
-from rota.cli.locks import locks
+from rota.cli.locks import app as locks
 from rota.cli.run import run_replica
 from rota.cli.singletons import app as singletons
 from rota.cli.soak import soak
