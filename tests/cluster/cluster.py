@@ -72,12 +72,12 @@ class Process:
     _reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(cls, folder: Path, number: int, **environment: str) -> Process:
+    async def spawn(cls, program: str, folder: Path, number: int, **environment: str) -> Process:
         stderr = folder / f"stderr-{number}"
         errors = os.open(stderr, os.O_WRONLY | os.O_CREAT)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.cluster.replica", cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                sys.executable, "-m", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env=os.environ | {"ROTA_REPLICA": f"r{number}"} | environment,
             )  # fmt: skip
         finally:
@@ -143,6 +143,8 @@ class Process:
 class Cluster:
     """Some replicas on one database. What happened to it is judged at the end."""
 
+    program = "tests.cluster.replica"
+
     def __init__(self, url: str, folder: Path, *, via: str | None = None, **environment: str) -> None:
         self.url, self._folder = url, folder
         self.trace = folder / "trace"
@@ -179,7 +181,7 @@ class Cluster:
 
     async def spawn(self, **environment: str) -> Process:
         """One more replica, not ready yet."""
-        made = await Process.spawn(self._folder, len(self.all), **self._environment | environment)
+        made = await Process.spawn(self.program, self._folder, len(self.all), **self._environment | environment)
         self.replicas.append(made)
         self.all.append(made)
         return made
