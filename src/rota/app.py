@@ -269,7 +269,7 @@ class Rota(Leading):
             return StandaloneElector(replica.store, replica_id=lambda: replica.id)
         return StoreElector(
             self.settings.elector or own, replica.store, replica_id=lambda: replica.id,
-            trusted=lambda: replica.trusted_until,
+            trusted=lambda: replica.leads_until,
         )  # fmt: skip
 
     def _wrong_with(self, job_id: str, parameters: str) -> str | None:

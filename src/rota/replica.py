@@ -57,6 +57,11 @@ class Heart(Service):
         self._replica = replica
         self._lifeline: Lifeline | None = None
 
+    @property
+    def attached(self) -> bool:
+        """It has the connection that carries the session lock, as far as it knows."""
+        return self._lifeline is not None
+
     async def step(self) -> float | None:
         replica, settings = self._replica, self._replica.settings
         sent = steady()
@@ -164,6 +169,11 @@ class Replica:
     def trusted(self) -> bool:
         """Compared at the moment of use: a flag set by a timer would be wrong after a stall."""
         return steady() < self.trusted_until
+
+    @property
+    def leads_until(self) -> float:
+        """Until when a term can be believed in: without the session lock, not at all."""
+        return self.trusted_until if self.heart.attached else 0.0
 
     def wake_scheduler(self) -> None:
         if self._loop is not None:

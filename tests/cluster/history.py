@@ -1,6 +1,6 @@
 """The history of some roles, as the processes wrote it down and as the store kept it, and what must hold of it.
 
-- Terms of a role grow, by one row of the store each; a term has one nonce and one owner, and nobody leads without a row.
+- Terms of a role grow, each is a row of the store with one nonce and one owner, and nobody leads without one.
 - In the order in which the store accepted them, writes of an older term never follow one of a newer term.
 - A write that began after a newer term was known to be won is refused.
 - A write that was acknowledged is there.

@@ -1,4 +1,4 @@
-"""A service that only its leader runs, as a process: `python -m tests.cluster.leader_service`. It keeps a diary on stdout.
+"""A service that only its leader runs, as a process: `python -m tests.cluster.leader_service`. Its diary is stdout.
 
 The leader writes all the time, each write in a transaction that holds its term. Beside it a ghost writes with the last
 term that this process had, and believes nothing else: only the store can refuse it. ROTA_TEST_ROLES names the roles.
@@ -27,7 +27,14 @@ from tests.cluster.replica import say
 ROLES = os.environ.get("ROTA_TEST_ROLES", "leader").split(",")
 PAUSE = float(os.environ.get("ROTA_TEST_PAUSE", "0.01"))
 INSERT = "insert into acts (role, term, nonce) values ({}) returning seq"
-_TROUBLE = (RotaError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_TROUBLE = (
+    RotaError,
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 app = Rota()
 
