@@ -7,10 +7,12 @@ time, and the whole history is judged at the end: a fast failover with two leade
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
 
+from tests.cluster.cluster import Process
 from tests.cluster.leaders import DEFAULTS, Leaders, apart, leaders
 
 from bench.machine import Bench, percentile
@@ -38,8 +40,15 @@ async def _repeated(bench: Bench, store: str, times: int, fault: Callable[[Leade
         return [await fault(it) for _ in range(times)]
 
 
+async def _at_random(it: Leaders) -> tuple[Process, int]:
+    """Whoever leads, at an instant that has nothing to do with when the others look."""
+    await it.leader()
+    await asyncio.sleep(random.uniform(0.5, 1.5))
+    return await it.leader()
+
+
 async def _kill(it: Leaders) -> float:
-    victim, term = await it.leader()
+    victim, term = await _at_random(it)
     at = time.monotonic_ns()
     victim.process.kill()
     taken = await _until_next(it, term, at)
@@ -49,7 +58,7 @@ async def _kill(it: Leaders) -> float:
 
 
 async def _freeze(it: Leaders) -> float:
-    victim, term = await it.leader()
+    victim, term = await _at_random(it)
     at = await it.freeze(victim)
     taken = await _until_next(it, term, at)
     await it.leader(after=term)
@@ -62,13 +71,12 @@ async def _cuts(bench: Bench, times: int) -> list[float]:
     taken = []
     async with apart(bench.databases.server(), bench.new_folder(), count=3, **SETTINGS) as it:
         for _ in range(times):
-            victim, term = await it.leader()
+            victim, term = await _at_random(it)
             at = time.monotonic_ns()
             it.proxies[victim.pid].mute()
             taken.append(await _until_next(it, term, at))
             await it.leader(after=term)
             it.proxies[victim.pid].unmute()
-            await asyncio.sleep(1)
     return taken
 
 
