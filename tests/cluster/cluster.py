@@ -200,6 +200,9 @@ class Cluster:
 
     async def close(self) -> None:
         for replica in self.all:
+            if replica.process.returncode is None:
+                replica.process.kill()  # all of them first: whoever is told to stop may not get to wait
+        for replica in self.all:
             await replica.kill()
 
     # -- looking -----------------------------------------------------------------------------------
