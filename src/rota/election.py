@@ -171,7 +171,9 @@ class Elections(Service):
 
     def _wants(self, seat: Seat, seats: list[Seat], candidates: list[Candidate]) -> bool:
         now = steady()
-        if seat.role in self._terms or now < self._abstains_until.get(seat.role, 0.0) or self._closing:
+        if seat.role in self._terms or self._closing:
+            return False
+        if now < self._abstains_until.get(seat.role, 0.0) and seat.meant_for != self._replica_id():
             return False
         mine_already = seat.replica_id == self._replica_id()  # a reply that was lost
         since = self._vacant_since.get(seat.role, now)

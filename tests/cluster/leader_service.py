@@ -26,6 +26,7 @@ from tests.cluster.replica import say
 
 ROLES = os.environ.get("ROTA_TEST_ROLES", "leader").split(",")
 PAUSE = float(os.environ.get("ROTA_TEST_PAUSE", "0.01"))
+STUBBORN = bool(os.environ.get("ROTA_TEST_STUBBORN"))
 INSERT = "insert into acts (role, term, nonce) values ({}) returning seq"
 _TROUBLE = (
     RotaError,
@@ -167,13 +168,13 @@ def declare(role: str) -> None:
         note("serve", me.fence)
         while True:
             try:
-                while await ledger.write(me.fence, "service", me):
-                    await asyncio.sleep(PAUSE)
-                return
+                if not await ledger.write(me.fence, "service", me) and not STUBBORN:
+                    return
+                await asyncio.sleep(PAUSE)
             except _TROUBLE:
                 await asyncio.sleep(PAUSE)
             except asyncio.CancelledError:
-                if not os.environ.get("ROTA_TEST_STUBBORN"):
+                if not STUBBORN:
                     raise
 
 

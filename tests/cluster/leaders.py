@@ -127,9 +127,10 @@ class Leaders(Cluster):
             await asyncio.sleep(0.01)
 
     async def verdict(self, *, interrupted: bool = False) -> None:
+        history = self.history()  # before the store is read: those who live go on writing
         stored = [Stored(*row) for row in await self.sql("select role, term, nonce, replica_id from terms order by n")]
         acts = [Act(*row) for row in await self.sql("select seq, role, term, nonce from acts order by seq")]
-        found = complaints(self.history(), stored, acts)
+        found = complaints(history, stored, acts)
         for replica in self.all:
             text = replica.stderr.read_text()
             if "Traceback" in text:

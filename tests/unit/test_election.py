@@ -179,6 +179,14 @@ async def test_one_that_is_asked_to_step_down_lets_another_one_try(clock: list[f
     await it.lead()
 
 
+async def test_one_that_abstains_takes_what_is_meant_for_it(clock: list[float]) -> None:
+    it = Table(clock, "a")
+    term = await it.lead()
+    await it.elections.stopped(term, failed=True)
+    it.elector.set("a", meant_for=ME)
+    await it.lead()
+
+
 async def test_one_that_was_replaced_learns_it_by_a_look(clock: list[float]) -> None:
     it = Table(clock, "a")
     await it.lead()
