@@ -192,12 +192,14 @@ class _Reign:
         """Every hook has its turn, whatever the others do."""
         if not self._became:
             return
+        stuck = self.doing  # what does not stop is still to be named afterwards
         for hook in self._office.lose:
             try:
                 async with asyncio.timeout(grace):
                     await self._call(hook)
             except Exception as error:
                 self._report(name_of(hook), error)
+        self.doing = stuck
 
     async def _call(self, hook: Hook) -> None:
         self.doing = name_of(hook)

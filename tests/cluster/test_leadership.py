@@ -12,6 +12,7 @@ import signal
 import time
 from pathlib import Path
 
+from rota import Rota
 from rota.leader import EXIT_LOST
 from tests.cluster.cluster import DEAD_AFTER, cluster, until
 from tests.cluster.leaders import Leaders, apart, leaders
@@ -92,9 +93,13 @@ async def test_a_leader_that_is_asked_to_steps_down(url: str, tmp_path: Path) ->
         assert (await it.leader(after=again))[0] is target
 
 
-async def _ask(it: Leaders, role: str, meant_for: int | None) -> None:
-    from rota import Rota
+async def _stands(it: Leaders, name: str) -> bool:
+    app = Rota(it.url)
+    async with app.client():
+        return any(candidate.name == name for candidate in (await app.store.look_roles())[1])
 
+
+async def _ask(it: Leaders, role: str, meant_for: int | None) -> None:
     app = Rota(it.url)
     async with app.client():
         await app.store.ask_step_down(role, meant_for=meant_for)
@@ -133,9 +138,9 @@ async def test_code_that_does_not_stop_is_reported_and_not_led_beside(databases:
         successor, again = await it.leader(after=term)
         assert successor is not victim
         it.proxies[victim.pid].unmute()
-        stuck = await victim.said("LeaderStuck")
-        assert (stuck["role"], stuck["term"]) == ("leader", term)
-        await victim.said("ReplicaJoined", count=2)
+        stuck = await victim.said("LeaderStuck", count=3)
+        assert (stuck["role"], stuck["term"], stuck["what"]) == ("leader", term, "declare.<locals>.serve")
+        await until("it is back", lambda: _stands(it, f"r{it.all.index(victim)}"))
         await successor.kill()
         it.replicas.remove(successor)
         # It would be the only one left; it does not begin anew beside what does not stop.
