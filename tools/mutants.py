@@ -347,8 +347,9 @@ MUTANTS = [
     Mutant(
         "a role is let go before the lose hook",
         "src/rota/leader.py",
-        "            await self._bring_to_an_end(term, body, reign)\n            await self._stopped(term, reign.failed)\n",
-        "            await self._stopped(term, reign.failed)\n            await self._bring_to_an_end(term, body, reign)\n",
+        "            await self._bring_to_an_end(term, body, reign)\n",
+        "            await self._stopped(term, reign.failed)\n"
+        "            await self._bring_to_an_end(term, body, reign)\n",
         "tests/cluster/test_leadership.py -k graceful",
     ),
     Mutant(

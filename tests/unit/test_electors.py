@@ -74,7 +74,7 @@ def alone(store: OneSeat) -> StandaloneElector:
 
 async def seen(it: StandaloneElector) -> Seat:
     [[seat], _] = await it.look(["a"])
-    return cast(Seat, seat)
+    return seat
 
 
 async def test_standalone_takes_over_from_whoever_leads_and_only_once() -> None:
