@@ -49,8 +49,9 @@ _RELEASE_WITHIN, _ANSWER_WITHIN = 2.0, 3.0
 class Term:
     """A leadership, from winning a role to the end of it."""
 
-    def __init__(self, fence: Fence, elector: Elector) -> None:
-        self.fence, self._elector = fence, elector
+    def __init__(self, fence: Fence, elector: Elector, lapsed: Callable[[], None] = lambda: None) -> None:
+        self.fence, self._elector, self._tell = fence, elector, lapsed
+        self._lapsed = False
         self.began_at = steady()
         self.over: str | None = None
         """Why it ended; None while it has not."""
@@ -64,7 +65,11 @@ class Term:
 
     @property
     def trusted(self) -> bool:
-        return self.over is None and steady() < self.trusted_until
+        """Once it is not, it never is again: whoever saw that has stopped, and a later beat must not undo it."""
+        if not self._lapsed and steady() >= self.trusted_until:
+            self._lapsed = True
+            self._tell()
+        return self.over is None and not self._lapsed
 
     @property
     def trusted_until(self) -> float:
@@ -187,7 +192,7 @@ class Elections(Service):
             fence = None if self._closing else await _answered(self._elector.win(seat))
             if fence is None:
                 return
-            term = self._terms[seat.role] = Term(fence, self._elector)
+            term = self._terms[seat.role] = Term(fence, self._elector, self.vigil.wake)
             self._vacant_since.pop(seat.role, None)
             self.emit(LeadershipWon(fence.role, fence.term, self._elector.name))
             self._court.began(term)
@@ -222,11 +227,10 @@ class Elections(Service):
 
     def end_untrusted(self) -> float | None:
         """Ends what is not trusted any more; seconds until there may be something to end again."""
-        now = steady()
         for term in self.terms:
-            if now >= term.trusted_until:
+            if not term.trusted:
                 self._end(term, "it was not confirmed in time", lost=True)
-        return min((term.trusted_until - now for term in self.terms), default=None)
+        return min((term.trusted_until - steady() for term in self.terms), default=None)
 
     async def stopped(self, term: Term, *, failed: bool = False) -> None:
         """The user's code of this term has stopped: let the role go. On the control thread."""

@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -174,10 +174,10 @@ class _Reign:
         leadership.set(self._me.fence)
         try:
             for hook in self._office.recoveries:
-                await self._call(hook)
+                await _to_the_end(self._call(hook), hook)
             self._became = True
             for hook in self._office.become:
-                await self._call(hook)
+                await _to_the_end(self._call(hook), hook)
         except Exception as error:
             self.failed = True
             self._report(self.doing, error)
@@ -228,6 +228,22 @@ class _Reign:
 
     def _report(self, what: str, error: BaseException, again_in: float | None = None) -> None:
         self._emit(LeaderFailed(self._me.role, self._me.term, what, error, again_in))
+
+
+async def _to_the_end(call: Coroutine[Any, Any, None], hook: Hook) -> None:
+    """A thread cannot be cancelled: a plain function has to end before anybody may say that this code has stopped."""
+    if inspect.iscoroutinefunction(hook):
+        await call
+        return
+    running, cancelled = asyncio.ensure_future(call), False
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    running.result()
 
 
 def backoff(failures: int) -> float:

@@ -59,7 +59,8 @@ async def test_a_leader_whose_connection_is_cut_steps_down(databases: Databases,
 
 
 async def test_a_leader_behind_a_silent_partition_steps_down_first(databases: Databases, tmp_path: Path) -> None:
-    async with apart(databases.server(), tmp_path) as it:
+    # Two seconds lie between its end and the next beginning: no pause of a busy machine is that long.
+    async with apart(databases.server(), tmp_path, ROTA_LEASE="1.0", ROTA_DEAD_AFTER="3.0") as it:
         for _ in range(2):
             victim, term = await it.leader()
             it.proxies[victim.pid].mute()

@@ -134,6 +134,18 @@ async def test_a_term_that_is_not_confirmed_ends_by_itself(clock: list[float]) -
     assert it.told[-1] == ("ended", term)
 
 
+async def test_trust_that_lapsed_does_not_come_back(clock: list[float]) -> None:
+    """A machine was suspended. Code that asked has stopped; the next beat must not leave a term without it."""
+    it = Table(clock, "a")
+    term = await it.lead()
+    clock[0] += 10.0
+    assert not term.trusted
+    it.elector.until = clock[0] + 3.5
+    assert not term.trusted
+    await it.elections.vigil.step()
+    assert it.ends() == [(1, True)]
+
+
 async def test_a_term_lasts_as_long_as_beats_are_confirmed(clock: list[float]) -> None:
     it = Table(clock, "a")
     term = await it.lead()
