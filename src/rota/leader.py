@@ -66,7 +66,7 @@ class Leadership:
 
     async def hold(self, connection: Any) -> None:
         """Make the transaction on this connection one of this term: `LeadershipLost` if the term is over, and no other
-        term begins before the transaction ends."""
+        term begins before the transaction ends. Keep it short: Postgres ends it after three seconds of silence."""
         self.check()
         await self._store().check_fence(self.fence, connection)
 
