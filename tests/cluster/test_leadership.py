@@ -132,6 +132,15 @@ async def test_a_process_that_is_told_so_ends_when_it_is_cut_off(databases: Data
         await it.leader(after=term)
 
 
+async def test_a_frozen_process_that_is_told_so_ends_when_it_wakes(url: str, tmp_path: Path) -> None:
+    async with leaders(url, tmp_path, count=2, ROTA_EXIT_ON_LOST_LEADERSHIP="1") as it:
+        victim, term = await it.leader()
+        await it.freeze(victim)
+        await it.saw("become", after=term)
+        victim.send(signal.SIGCONT)
+        assert await victim.gone() in (0, EXIT_LOST)
+
+
 async def test_code_that_does_not_stop_is_reported_and_not_led_beside(databases: Databases, tmp_path: Path) -> None:
     async with apart(databases.server(), tmp_path, count=2, ROTA_TEST_STUBBORN="1") as it:
         victim, term = await it.leader()
