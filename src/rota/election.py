@@ -9,7 +9,8 @@ Invariants:
 1. A term is stored (durably, with a random nonce) before anybody is told of it: winning is a comparison with the term
    that was seen vacant, so of many who see it one wins.
 2. A leader believes in its term until `trusted_until` and not longer, compared at the moment of use by a clock that
-   does not stop: the last confirmed renewal's time of *sending* plus the lease, shorter than anybody else waits.
+   does not stop: the last confirmed renewal's time of *sending* plus the lease, shorter than anybody else waits. Trust
+   that lapsed does not come back. Nobody begins a term without it, which includes the session lock.
 3. Nobody who is not trusted writes: every durable write of a leader compares term and nonce for equality, in its own
    transaction. So a frozen leader that wakes up is refused, whatever it believes.
 4. Loss comes first, its cause is dealt with afterwards: the term is over (`Term.over`) before a connection is closed,

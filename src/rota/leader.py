@@ -241,9 +241,11 @@ async def _to_the_end(call: Coroutine[Any, Any, None], hook: Hook) -> None:
             await asyncio.wait({running})
         except asyncio.CancelledError:
             cancelled = True
+    error = running.exception()
     if cancelled:
         raise asyncio.CancelledError
-    running.result()
+    if error is not None:
+        raise error
 
 
 def backoff(failures: int) -> float:
