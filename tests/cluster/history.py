@@ -125,7 +125,8 @@ def _acts(history: Sequence[Happened], stored: Sequence[Stored], acts: Sequence[
 
 def _stale(events: list[Happened]) -> Iterator[str]:
     newest = 0
-    for at, event in sorted(_moments(events), key=lambda moment: moment[0]):
+    # At the same instant the write is the earlier one, for all that can be known.
+    for at, event in sorted(_moments(events), key=lambda moment: (moment[0], moment[1].event == "won")):
         if event.event == "won":
             newest = max(newest, event.term)
         elif event.term < newest:
