@@ -72,6 +72,16 @@ async def test_a_leader_behind_a_silent_partition_steps_down_first(databases: Da
             await it.leader(after=term)
 
 
+async def test_a_crash_of_the_server_ends_the_term_and_loses_no_write(databases: Databases, tmp_path: Path) -> None:
+    server = databases.server()
+    async with leaders(server.new_database(), tmp_path) as it:
+        for _ in range(2):
+            _, term = await it.leader()
+            await asyncio.to_thread(server.stop, "immediate")
+            await asyncio.to_thread(server.start)
+            await it.leader(after=term)
+
+
 async def test_a_graceful_stop_hands_on_after_the_lose_hook(url: str, tmp_path: Path) -> None:
     async with leaders(url, tmp_path, ROTA_TEST_FAREWELL="0.3") as it:
         for _ in range(3):
