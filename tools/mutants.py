@@ -401,6 +401,27 @@ MUTANTS = [
         "        if self.term(seat.role) is not None or self._closing:\n",
         "tests/unit/test_election.py",
     ),
+    Mutant(
+        "trust comes back with a late beat",
+        "src/rota/election.py",
+        "return self.over is None and not self._lapsed",
+        "return self.over is None and steady() < self.trusted_until",
+        "tests/unit/test_election.py",
+    ),
+    Mutant(
+        "a plain hook is left behind in its thread",
+        "src/rota/leader.py",
+        "    if inspect.iscoroutinefunction(hook):\n        await call\n",
+        "    if True:\n        await call\n",
+        "tests/unit/test_leader.py",
+    ),
+    Mutant(
+        "the dead are waited for",
+        "src/rota/succession.py",
+        "    gone = {s.replica_id for s in seats if not s.alive}",
+        "    gone = set[int | None]()",
+        "tests/unit/test_succession.py",
+    ),
 ]
 
 
