@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults bench bench-quick bench-long mutants lock clean
+.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
@@ -35,6 +35,9 @@ bench-quick: $(VENV)/ready-dev  ## see that the benchmark runs
 
 bench-long: $(VENV)/ready-dev  ## the same with two million runs in a queue
 	$(BIN)/python -m bench --long
+
+bench-failover: $(VENV)/ready-dev  ## how soon the next leader begins, after 100 kills, 20 freezes, 20 silent cuts
+	$(BIN)/python -m bench --only failover
 
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py

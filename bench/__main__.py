@@ -12,7 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
-from bench import drain, enqueue, idle, lateness, long, memory, pickup, replicas, report, schedules
+from bench import drain, enqueue, failover, idle, lateness, long, memory, pickup, replicas, report, schedules
 from bench.machine import Bench
 from bench.peers.install import PEERS
 from bench.peers.measure import measure as measure_peers
@@ -25,6 +25,7 @@ PARTS = {
     "schedules": schedules.measure,
     "idle": idle.measure,
     "replicas": replicas.measure,
+    "failover": failover.measure,
     "memory": memory.measure,
     "long": long.measure,
 }

@@ -88,6 +88,11 @@ FIRST = (
     Target("idle queries per second", most=1.0),
     Target("idle CPU of a replica", most=1.0),
     Target("idle CPU of a replica", store="sqlite", most=1.0),
+    Target("failover, kill -9, p99", most=1000.0),
+    Target("failover, kill -9, p99", store="sqlite", most=1000.0),
+    Target("failover, frozen", most=10.0),
+    Target("failover, frozen", store="sqlite", most=10.0),
+    Target("failover, silent cut", most=10.0),
     Target("memory, 100,000 queued runs, 10,000 schedules, peak", most=80.0),
     Target("memory, 100,000 queued runs, 10,000 schedules, peak", store="sqlite", most=80.0),
 )

@@ -9,7 +9,8 @@ Invariants:
 1. A term is stored (durably, with a random nonce) before anybody is told of it: winning is a comparison with the term
    that was seen vacant, so of many who see it one wins.
 2. A leader believes in its term until `trusted_until` and not longer, compared at the moment of use by a clock that
-   does not stop: the last confirmed renewal's time of *sending* plus the lease, shorter than anybody else waits.
+   does not stop: the last confirmed renewal's time of *sending* plus the lease, shorter than anybody else waits. Trust
+   that lapsed does not come back. Nobody begins a term without it, which includes the session lock.
 3. Nobody who is not trusted writes: every durable write of a leader compares term and nonce for equality, in its own
    transaction. So a frozen leader that wakes up is refused, whatever it believes.
 4. Loss comes first, its cause is dealt with afterwards: the term is `lost` before a connection is closed, before the
@@ -25,29 +26,33 @@ new term. What raises while a term begins ends the term, and this replica abstai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
 
 from rota.clock import steady
 from rota.contract.roles import Candidate, Fence, Roles, Seat
 from rota.elector import Elector
-from rota.errors import LeadershipLost, RotaError
+from rota.errors import LeadershipLost, RotaError, StoreUnavailable
 from rota.events import Event, LeadershipEnded, LeadershipWon, ServiceFailed
 from rota.service import Service
 from rota.succession import Takeover, handover, may_take, vacant
 
+T = TypeVar("T")
+
 _CONFIRM_EVERY = 1.0
 _BALANCE_EVERY = 2.0
 _ABSTAIN = 5.0
-_RELEASE_WITHIN = 2.0
+_RELEASE_WITHIN, _ANSWER_WITHIN = 2.0, 3.0
 
 
 class Term:
     """A leadership, from winning a role to the end of it."""
 
-    def __init__(self, fence: Fence, elector: Elector) -> None:
-        self.fence, self._elector = fence, elector
+    def __init__(self, fence: Fence, elector: Elector, lapsed: Callable[[], None] = lambda: None) -> None:
+        self.fence, self._elector, self._tell = fence, elector, lapsed
+        self._lapsed = False
         self.began_at = steady()
         self.over: str | None = None
         """Why it ends; None while it does not."""
@@ -63,7 +68,11 @@ class Term:
 
     @property
     def trusted(self) -> bool:
-        return not self.lost and not self.let_go and steady() < self.trusted_until
+        """Once it is not, it never is again: whoever saw that has stopped, and a later beat must not undo it."""
+        if not self._lapsed and steady() >= self.trusted_until:
+            self._lapsed = True
+            self._tell()
+        return not (self.lost or self.let_go or self._lapsed)
 
     @property
     def trusted_until(self) -> float:
@@ -104,6 +113,7 @@ class Elections(Service):
         self._stood_as = 0
         self._confirmed_at = self._balanced_at = 0.0
         self._closing = False
+        self._taking = asyncio.Lock()
         self.vigil = Vigil(self, emit)
 
     # -- what others see ---------------------------------------------------------------------------
@@ -123,14 +133,16 @@ class Elections(Service):
     async def step(self) -> float | None:
         if self._closing:
             return None
-        if self._stood_as != self._replica_id():
-            await self._store.stand(self._replica_id(), list(self._roles))
-            self._stood_as = self._replica_id()
+        me = self._replica_id()
+        if self._stood_as != me:
+            await _answered(self._store.stand(me, list(self._roles)))
+            self._stood_as = me
         await self._confirm()
-        seats, candidates = await self._elector.look(list(self._roles))
-        for seat in seats:
+        seats, candidates = await _answered(self._elector.look(list(self._roles)))
+        mine = [seat for seat in seats if seat.role in self._roles]
+        for seat in mine:
             self._review(seat)
-        for seat in seats:
+        for seat in mine:
             if self._wants(seat, seats, candidates):
                 await self._take(seat)
                 seats = [_led_by(s, self._replica_id()) if s.role in self._terms else s for s in seats]
@@ -143,7 +155,7 @@ class Elections(Service):
             return
         for term in self.terms:
             try:
-                await self._elector.confirm(term.fence)
+                await _answered(self._elector.confirm(term.fence))
             except LeadershipLost as error:
                 self._end(term, str(error), lost=True)
             except RotaError as error:
@@ -168,7 +180,9 @@ class Elections(Service):
 
     def _wants(self, seat: Seat, seats: list[Seat], candidates: list[Candidate]) -> bool:
         now = steady()
-        if seat.role in self._terms or now < self._abstains_until.get(seat.role, 0.0) or self._closing:
+        if seat.role in self._terms or self._closing:
+            return False
+        if now < self._abstains_until.get(seat.role, 0.0) and seat.meant_for != self._replica_id():
             return False
         mine_already = seat.replica_id == self._replica_id()  # a reply that was lost
         since = self._vacant_since.get(seat.role, now)
@@ -178,16 +192,15 @@ class Elections(Service):
         )
 
     async def _take(self, seat: Seat) -> None:
-        fence = await self._elector.win(seat)
-        if fence is None:
-            return
-        term = self._terms[seat.role] = Term(fence, self._elector)
-        self._vacant_since.pop(seat.role, None)
-        if self._closing:
-            self._end(term, "this replica stops")
-        self.emit(LeadershipWon(fence.role, fence.term, self._elector.name))
-        self._court.began(term)
-        self.vigil.wake()
+        async with self._taking:
+            fence = None if self._closing else await _answered(self._elector.win(seat))
+            if fence is None:
+                return
+            term = self._terms[seat.role] = Term(fence, self._elector, self.vigil.wake)
+            self._vacant_since.pop(seat.role, None)
+            self.emit(LeadershipWon(fence.role, fence.term, self._elector.name))
+            self._court.began(term)
+            self.vigil.wake()
 
     def _balance(self, seats: list[Seat], candidates: list[Candidate]) -> None:
         now = steady()
@@ -215,21 +228,18 @@ class Elections(Service):
     def cut_off(self, why: str) -> None:
         """The connection that carried the session lock is gone, or the replica was deposed."""
         if self._elector.by_lifeline:
-            for term in list(self._terms.values()):
-                self._end(term, why, lost=True)
+            self._end_all(why, lost=True)
 
     def end_untrusted(self) -> float | None:
         """Ends what is not trusted any more; seconds until there may be something to end again."""
-        now = steady()
         for term in self.terms:
-            if now >= term.trusted_until:
+            if not term.trusted:
                 self._end(term, "it was not confirmed in time", lost=True)
-        return min((term.trusted_until - now for term in self.terms), default=None)
+        return min((term.trusted_until - steady() for term in self.terms), default=None)
 
     async def stopped(self, term: Term, *, failed: bool = False) -> None:
         """The user's code of this term has stopped: let the role go. On the control thread."""
-        if failed:
-            self._end(term, "it could not begin")
+        self._end(term, "it could not begin" if failed else "its code has ended")
         if failed or not term.lost:
             self._abstains_until[term.role] = steady() + _ABSTAIN
         term.let_go = True
@@ -244,10 +254,17 @@ class Elections(Service):
             self.wake()
 
     async def close(self) -> None:
-        """Take nothing more, and end what is led."""
+        """Take nothing more, and end what is led. The others need not wait for this one any more."""
         self._closing = True
-        for term in self.terms:
-            self._end(term, "this replica stops")
+        self._end_all("this replica stops")
+        with contextlib.suppress(RotaError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_WITHIN), self._taking:
+                await self._store.stand(self._replica_id(), [])
+        self._end_all("this replica stops")  # also what was being won
+
+    def _end_all(self, why: str, *, lost: bool = False) -> None:
+        for term in list(self._terms.values()):
+            self._end(term, why, lost=lost)
 
 
 class Vigil(Service):
@@ -261,6 +278,15 @@ class Vigil(Service):
 
     async def step(self) -> float | None:
         return self._elections.end_untrusted()
+
+
+async def _answered(asking: Awaitable[T]) -> T:
+    """A connection may be dead without anybody being told: it is not waited for as long as a statement may take."""
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN):
+            return await asking
+    except TimeoutError as error:
+        raise StoreUnavailable(f"no answer within {_ANSWER_WITHIN:g} s") from error
 
 
 def _led_by(seat: Seat, replica_id: int) -> Seat:

@@ -27,11 +27,13 @@ class Elector(ABC):
 
     @abstractmethod
     async def look(self, roles: Sequence[str]) -> tuple[list[Seat], list[Candidate]]:
-        """These roles as they are now, and who else would take them (empty: not known, take what is vacant)."""
+        """These roles as they are now, others too where they are known (they are somebody's load), and who else would
+        take them (empty: not known, take what is vacant)."""
 
     @abstractmethod
     async def win(self, seat: Seat) -> Fence | None:
-        """Try to lead the role that was seen like this; None when somebody else leads it."""
+        """Try to lead the role that was seen like this; None when somebody else leads it, or when this replica could
+        not believe in its term."""
 
     @abstractmethod
     async def confirm(self, fence: Fence) -> None:

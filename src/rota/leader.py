@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -66,7 +66,7 @@ class Leadership:
 
     async def hold(self, connection: Any) -> None:
         """Make the transaction on this connection one of this term: `LeadershipLost` if the term is over, and no other
-        term begins before the transaction ends."""
+        term begins before the transaction ends. Keep it short: Postgres ends it after three seconds of silence."""
         self.check()
         await self._store().check_fence(self.fence, connection)
 
@@ -174,10 +174,10 @@ class _Reign:
         leadership.set(self._me.fence)
         try:
             for hook in self._office.recoveries:
-                await self._call(hook)
+                await _to_the_end(self._call(hook), hook)
             self._became = True
             for hook in self._office.become:
-                await self._call(hook)
+                await _to_the_end(self._call(hook), hook)
         except Exception as error:
             self.failed = True
             self._report(self.doing, error)
@@ -192,12 +192,14 @@ class _Reign:
         """Every hook has its turn, whatever the others do."""
         if not self._became:
             return
+        stuck = self.doing  # what does not stop is still to be named afterwards
         for hook in self._office.lose:
             try:
                 async with asyncio.timeout(grace):
                     await self._call(hook)
             except Exception as error:
                 self._report(name_of(hook), error)
+        self.doing = stuck
 
     async def _call(self, hook: Hook) -> None:
         self.doing = name_of(hook)
@@ -226,6 +228,24 @@ class _Reign:
 
     def _report(self, what: str, error: BaseException, again_in: float | None = None) -> None:
         self._emit(LeaderFailed(self._me.role, self._me.term, what, error, again_in))
+
+
+async def _to_the_end(call: Coroutine[Any, Any, None], hook: Hook) -> None:
+    """A thread cannot be cancelled: a plain function has to end before anybody may say that this code has stopped."""
+    if inspect.iscoroutinefunction(hook):
+        await call
+        return
+    running, cancelled = asyncio.ensure_future(call), False
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            cancelled = True
+    error = running.exception()
+    if cancelled:
+        raise asyncio.CancelledError
+    if error is not None:
+        raise error
 
 
 def backoff(failures: int) -> float:

@@ -33,7 +33,8 @@ def vacant(seat: Seat, takeover: Takeover, strict_after: float) -> bool:
 
 def may_take(seat: Seat, me: int, seats: Sequence[Seat], candidates: Sequence[Candidate], vacant_for: float) -> bool:
     """Whether this replica should take a vacant seat now, or leave it to another one for a moment."""
-    others = [c for c in candidates if c.replica_id != me and seat.role in c.roles]
+    gone = {s.replica_id for s in seats if not s.alive}  # dead, and not buried yet
+    others = [c for c in candidates if c.replica_id not in gone | {me} and seat.role in c.roles]
     if seat.meant_for is not None and seat.meant_for != me:
         return all(c.replica_id != seat.meant_for for c in others)
     if seat.meant_for == me or vacant_for >= PATIENCE:
@@ -45,17 +46,27 @@ def may_take(seat: Seat, me: int, seats: Sequence[Seat], candidates: Sequence[Ca
 def handover(
     me: int, seats: Sequence[Seat], candidates: Sequence[Candidate], ages: Mapping[str, float]
 ) -> tuple[str, int] | None:
-    """A role of ours that another one should lead, and who. `ages`: seconds since each of our terms began."""
+    """A role of ours that another one should lead, and who. `ages`: seconds since each of our terms began.
+
+    `seats` are all there are, also those that we would not take. Everybody sees the same, finds the same two, and only
+    one of them is the giver: so there is one move at a time.
+    """
     loads = _loads(seats)
     settled = sorted((c for c in candidates if c.age >= NEWCOMER), key=lambda c: (loads[c.replica_id], c.replica_id))
     for candidate in settled:
-        if candidate.replica_id == me or loads[me] - loads[candidate.replica_id] < 2:
-            continue
-        for role in sorted(ages, reverse=True):
-            if role in candidate.roles and ages[role] >= SETTLED:
-                return role, candidate.replica_id
+        enough = loads[candidate.replica_id] + 2
+        givers = {who for role, who in _held(seats) if role in candidate.roles and loads[who] >= enough}
+        if givers:
+            if me != min(givers, key=lambda giver: (-loads[giver], giver)):
+                return None
+            role = max((r for r, age in ages.items() if r in candidate.roles and age >= SETTLED), default=None)
+            return None if role is None else (role, candidate.replica_id)
     return None
 
 
 def _loads(seats: Sequence[Seat]) -> Counter[int]:
-    return Counter(seat.replica_id for seat in seats if seat.alive and seat.replica_id is not None)
+    return Counter(who for _, who in _held(seats))
+
+
+def _held(seats: Sequence[Seat]) -> list[tuple[str, int]]:
+    return [(seat.role, seat.replica_id) for seat in seats if seat.alive and seat.replica_id is not None]

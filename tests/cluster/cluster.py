@@ -72,14 +72,12 @@ class Process:
     _reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(
-        cls, folder: Path, number: int, module: str = "tests.cluster.replica", **environment: str
-    ) -> Process:
+    async def spawn(cls, program: str, folder: Path, number: int, **environment: str) -> Process:
         stderr = folder / f"stderr-{number}"
         errors = os.open(stderr, os.O_WRONLY | os.O_CREAT)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                sys.executable, "-m", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env=os.environ | {"ROTA_REPLICA": f"r{number}"} | environment,
             )  # fmt: skip
         finally:
@@ -145,6 +143,8 @@ class Process:
 class Cluster:
     """Some replicas on one database. What happened to it is judged at the end."""
 
+    program = "tests.cluster.replica"
+
     def __init__(self, url: str, folder: Path, *, via: str | None = None, **environment: str) -> None:
         self.url, self._folder = url, folder
         self.trace = folder / "trace"
@@ -181,7 +181,7 @@ class Cluster:
 
     async def spawn(self, **environment: str) -> Process:
         """One more replica, not ready yet."""
-        made = await Process.spawn(self._folder, len(self.all), **self._environment | environment)
+        made = await Process.spawn(self.program, self._folder, len(self.all), **self._environment | environment)
         self.replicas.append(made)
         self.all.append(made)
         return made
@@ -199,6 +199,9 @@ class Cluster:
         return made
 
     async def close(self) -> None:
+        for replica in self.all:
+            if replica.process.returncode is None:
+                replica.process.kill()  # all of them first: whoever is told to stop may not get to wait
         for replica in self.all:
             await replica.kill()
 
@@ -257,6 +260,11 @@ class Cluster:
             stuck = await self.sql(f"select {names} from job_runs where state in ('queued', 'running')")
             places = {t: await self.sql(f"select * from {t}") for t in (*PLACES, "replicas")}
             raise AssertionError(f"{error}: {stuck}\n{places}") from None
+
+        async def buried() -> bool:
+            return len(await self.sql("select id from replicas")) == len(self.replicas)
+
+        await until("the dead are buried", buried, seconds)
         await self.stop()
 
     async def _old_enough(self) -> bool:

@@ -1,5 +1,7 @@
 """Between a replica and Postgres: forwards messages one by one, knows which of them commits what, and cuts there.
 
+It can also fall silent: nothing passes, either way, and neither side is told. What is silent once stays so.
+
 It follows the protocol's framing: the startup message has no type, all others have a byte for it and a length. A turn
 of the client ends with Sync or a simple Query; the server answers each with ReadyForQuery. The turn commits when it
 runs a statement outside of a transaction block, or when it is the COMMIT of one.
@@ -10,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rota.stores.postgres import runs
 from rota.stores.postgres.connection import QUERIES
@@ -61,6 +64,8 @@ class Proxy:
         self._pipes: set[asyncio.Task[None]] = set()
         self.port = 0
         self.seen: dict[str, int] = {}
+        self._heard = asyncio.Event()
+        self._heard.set()
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -73,6 +78,26 @@ class Proxy:
             task.cancel()
         if self._pipes:
             await asyncio.wait(self._pipes)
+
+    @property
+    def silent(self) -> bool:
+        return not self._heard.is_set()
+
+    def mute(self) -> None:
+        """A cable is pulled: no packet passes, and no connection is closed."""
+        self._heard.clear()
+
+    def unmute(self) -> None:
+        """New connections work; those that were silent are closed."""
+        self._heard.set()
+
+    async def heard(self) -> None:
+        await self._heard.wait()
+
+    def cut(self) -> None:
+        """Close every connection."""
+        for pipe in list(self._pipes):
+            pipe.cancel()
 
     def arm(self, cut: Cut) -> Cut:
         self._armed = cut
@@ -108,6 +133,10 @@ class _Severed(Exception):
     """This connection is cut."""
 
 
+class _Mute(Exception):
+    """What was to be passed on is lost, and with it the thread of the conversation."""
+
+
 class Pipe:
     """One connection of a client."""
 
@@ -121,10 +150,13 @@ class Pipe:
 
     async def run(self, upstream: str) -> None:
         startup = await self._startup()
+        if self._proxy.silent:
+            await self._proxy.heard()
+            return
         self._server_reader, self._server_writer = await asyncio.open_unix_connection(upstream)
         try:
             self._server_writer.write(startup)
-            ways = [asyncio.create_task(self._forth()), asyncio.create_task(self._back())]
+            ways = [asyncio.create_task(self._silenced(way)) for way in (self._forth(), self._back())]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -133,6 +165,18 @@ class Pipe:
                 await asyncio.gather(*ways, return_exceptions=True)
         finally:
             self._server_writer.transport.abort()
+
+    async def _silenced(self, way: Coroutine[Any, Any, None]) -> None:
+        """Neither side hears of the other's end while nothing passes."""
+        with suppress(asyncio.IncompleteReadError, OSError, _Mute):
+            await way
+        await self._proxy.heard()
+
+    async def _next(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        message = await _message(reader)
+        if self._proxy.silent:
+            raise _Mute
+        return message
 
     async def _startup(self) -> bytes:
         while True:
@@ -145,7 +189,7 @@ class Pipe:
 
     async def _forth(self) -> None:
         while True:
-            kind, message = await _message(self._reader)
+            kind, message = await self._next(self._reader)
             self._note(kind, message[5:])
             if kind not in b"SQ":
                 self._server_writer.write(message)
@@ -187,7 +231,7 @@ class Pipe:
 
     async def _back(self) -> None:
         while True:
-            kind, message = await _message(self._server_reader)
+            kind, message = await self._next(self._server_reader)
             cut = self._pending
             if cut is None or cut.position != "during":
                 self._writer.write(message)

@@ -35,7 +35,7 @@ async def serve() -> None:
     say("Stopped")
 
 
-def say(what: str, **values: object) -> None:
+def say(what: str, /, **values: object) -> None:
     os.write(1, json.dumps({"event": what} | values, default=repr)[:4000].encode() + b"\n")
 
 

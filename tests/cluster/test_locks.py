@@ -35,7 +35,7 @@ class Lockers:
         made = []
         for _ in range(count):
             number = len(self.all)
-            made.append(await Process.spawn(self._folder, number, module="tests.cluster.locker", **self._environment))
+            made.append(await Process.spawn("tests.cluster.locker", self._folder, number, **self._environment))
             self.all.append(made[-1])
         for process in made:
             await process.said("Ready")

@@ -84,4 +84,8 @@ class Roles(ABC):
 
     @abstractmethod
     async def check_fence(self, fence: Fence, connection: Any) -> None:
-        """Hold this term until the caller's transaction on `connection` ends; `LeadershipLost` if it is over."""
+        """Hold this term until the caller's transaction on `connection` ends; `LeadershipLost` if it is over.
+
+        A transaction that holds a term keeps the next one from beginning. So one that falls silent does not last: a
+        server ends it after three seconds without a statement.
+        """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from rota.contract.roles import Candidate, Fence, Roles, Seat
 from rota.elector import Elector
 from rota.electors.store import new_nonce
@@ -20,16 +22,22 @@ class StandaloneElector(Elector):
 
     async def look(self, roles: Sequence[str]) -> tuple[list[Seat], list[Candidate]]:
         seats, _ = await self._store.look_roles()
-        return [seat for seat in seats if seat.role in roles], []
+        return [self._seen(seat) for seat in seats if seat.role in roles], []
+
+    def _seen(self, seat: Seat) -> Seat:
+        """Whoever else leads is taken for gone, once: of two processes that both believe to be alone, the later one
+        stays, and they do not fight for ever."""
+        if seat.replica_id == self._replica_id() or seat.role in self._had:
+            return seat
+        return msgspec.structs.replace(seat, alive=False, released=True)
 
     async def win(self, seat: Seat) -> Fence | None:
-        # Once: of two processes that both believe to be alone, the later one stays, and they do not fight for ever.
-        if seat.alive and seat.role in self._had:
-            return None
-        self._had.add(seat.role)
-        return await self._store.win_role(
+        fence = await self._store.win_role(
             seat.role, self._replica_id(), seen=seat.term, nonce=new_nonce(), elector=self.name, force=True
         )
+        if fence is not None:
+            self._had.add(seat.role)
+        return fence
 
     async def confirm(self, fence: Fence) -> None:
         """There is nobody to ask."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
+from rota.clock import steady
 from rota.contract.roles import Candidate, Fence, Roles, Seat
 from rota.elector import Elector
 
@@ -20,10 +21,11 @@ class StoreElector(Elector):
         self.name, self._store, self._replica_id, self._trusted = name, store, replica_id, trusted
 
     async def look(self, roles: Sequence[str]) -> tuple[list[Seat], list[Candidate]]:
-        seats, candidates = await self._store.look_roles()
-        return [seat for seat in seats if seat.role in roles], candidates
+        return await self._store.look_roles()
 
     async def win(self, seat: Seat) -> Fence | None:
+        if steady() >= self._trusted():
+            return None  # without its session lock it would be dead for the others, who would win at once
         return await self._store.win_role(
             seat.role, self._replica_id(), seen=seat.term, nonce=new_nonce(), elector=self.name
         )

@@ -33,7 +33,10 @@ class SQLiteRoles(SQLiteBase):
         self, role: str, replica_id: int, *, seen: int, nonce: int, elector: str, force: bool = False
     ) -> Fence | None:
         def transition(db: Session) -> Fence | None:
-            [(term, stored, holder, beat_at, locked, name)] = db.all("win_role.seat", (role, replica_id))
+            found = db.all("win_role.seat", (role, replica_id))
+            if not found:
+                return None
+            [(term, stored, holder, beat_at, locked, name)] = found
             if stored == nonce and holder == replica_id:
                 return Fence(role=role, term=term, nonce=nonce)
             real = db.clocks()[1]

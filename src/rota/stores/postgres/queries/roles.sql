@@ -71,5 +71,9 @@ with asked as (
 select pg_notify('rota', 'roles') from asked
 
 -- name: check_fence
--- Shared until the end of the transaction: the next term cannot begin before it.
-select 1 from rota.roles where role = $1 and term = $2 and nonce = $3 for share
+-- Shared until the end of the transaction: the next term cannot begin before it. So one that falls silent, because its
+-- process is frozen or cut off, must not last: the server ends it.
+with held as materialized (
+    select 1 from rota.roles where role = $1 and term = $2 and nonce = $3 for share
+)
+select set_config('idle_in_transaction_session_timeout', '3s', true) from held

@@ -1,0 +1,218 @@
+"""What runs under a term, in which order, and what happens when it does not stop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from rota.clock import steady
+from rota.contract.roles import Fence, Roles
+from rota.election import Term
+from rota.elector import Elector
+from rota.errors import LeadershipLost, NameClash
+from rota.events import Event, LeaderFailed, LeaderStuck
+from rota.leader import Leadership, Office, Offices
+from rota.settings import Settings
+
+
+class Sure:
+    """An elector whose terms are trusted until they are ended."""
+
+    def trusted_until(self, _: Fence) -> float:
+        return steady() + 100
+
+
+class Court:
+    """An office, the terms that it serves, and what it did, in order."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.office, self.did = Office("r"), [""][:0]
+        self.events: list[Event] = []
+        self.term = Term(Fence(role="r", term=1, nonce=1), cast(Elector, Sure()))
+        self.stopped, self.failed = asyncio.Event(), False
+        self.settings = Settings(**settings)
+
+    def noting(self, what: str) -> Callable[[], Any]:
+        async def hook() -> None:
+            self.did.append(what)
+
+        return hook
+
+    async def _stopped(self, _: Term, failed: bool) -> None:
+        self.did.append("stopped")
+        self.failed = failed
+        self.stopped.set()
+
+    @asynccontextmanager
+    async def sitting(self) -> AsyncIterator[Offices]:
+        offices = Offices(
+            [self.office], self.settings, store=lambda: cast(Roles, None), stopped=self._stopped,
+            emit=self.events.append,
+        )  # fmt: skip
+        offices.began(self.term)
+        yield offices
+        await offices.drained(0)
+
+    async def end(self, offices: Offices, *, lost: bool = False) -> None:
+        self.term.over, self.term.lost = "asked", lost
+        offices.ended(self.term)
+        async with asyncio.timeout(5):
+            await self.stopped.wait()
+
+    async def did_so_far(self, *wanted: str) -> None:
+        async with asyncio.timeout(5):
+            while tuple(self.did) != wanted:
+                await asyncio.sleep(0.001)
+
+
+async def test_recovery_comes_first_and_the_role_is_let_go_last() -> None:
+    it = Court()
+
+    async def serve(me: Leadership) -> None:
+        it.did.append(f"serve {me.term}")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            it.did.append("cancelled")
+
+    it.office.become.append(it.noting("become"))
+    it.office.recoveries.append(it.noting("recovery"))
+    it.office.lose.append(it.noting("lose"))
+    it.office.services.append(serve)
+    async with it.sitting() as offices:
+        await it.did_so_far("recovery", "become", "serve 1")
+        await it.end(offices)
+    assert it.did == ["recovery", "become", "serve 1", "cancelled", "lose", "stopped"]
+    assert not it.failed
+
+
+@pytest.mark.parametrize(("where", "did"), [("recoveries", []), ("become", ["lose"])])
+async def test_what_cannot_begin_is_reported_and_let_go(where: str, did: list[str]) -> None:
+    it = Court()
+
+    def broken() -> None:
+        raise ValueError("no such table")
+
+    getattr(it.office, where).append(broken)
+    it.office.services.append(it.noting("serve"))
+    it.office.lose.append(it.noting("lose"))
+    async with it.sitting():
+        await it.stopped.wait()
+    assert it.did == [*did, "stopped"]
+    assert it.failed
+    [told] = it.events
+    assert isinstance(told, LeaderFailed)
+    assert "no such table" in str(told.error)
+
+
+async def test_a_plain_hook_ends_before_the_role_is_let_go() -> None:
+    """A thread cannot be cancelled; nobody else may lead beside it."""
+    it = Court()
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        entered.set()
+        leave.wait(5)
+        it.did.append("recovered")
+
+    it.office.recoveries.append(slow)
+    it.office.services.append(it.noting("serve"))
+    async with it.sitting() as offices:
+        await asyncio.to_thread(entered.wait, 5)
+        ending = asyncio.create_task(it.end(offices))
+        await asyncio.sleep(0.05)
+        assert it.did == []
+        leave.set()
+        await ending
+    assert it.did == ["recovered", "stopped"]
+
+
+async def test_a_service_that_crashes_is_started_again() -> None:
+    it, times = Court(), [0]
+
+    async def shaky() -> None:
+        times[0] += 1
+        if times[0] < 3:
+            raise ValueError("again")
+        it.did.append("sound")
+
+    it.office.services.append(shaky)
+    async with it.sitting() as offices:
+        await it.did_so_far("sound")
+        await it.end(offices)
+    assert [type(event) for event in it.events] == [LeaderFailed, LeaderFailed]
+
+
+async def test_code_that_does_not_stop_is_named_and_keeps_its_role() -> None:
+    it, leave = Court(step_down_timeout=0.02), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not leave.is_set():
+            try:
+                await leave.wait()
+            except asyncio.CancelledError:
+                it.did.append("no")
+
+    it.office.services.append(stubborn)
+    it.office.lose.append(it.noting("lose"))
+    async with it.sitting() as offices:
+        await asyncio.sleep(0.01)
+        ending = asyncio.create_task(it.end(offices))
+        async with asyncio.timeout(5):
+            while len(it.events) < 3:
+                await asyncio.sleep(0.001)
+        assert set(it.did) == {"no"}
+        assert all(isinstance(event, LeaderStuck) and "stubborn" in event.what for event in it.events)
+        leave.set()
+        await ending
+    assert it.did[-2:] == ["lose", "stopped"]
+
+
+async def test_a_lose_hook_that_hangs_or_raises_does_not_keep_the_others_from_their_turn() -> None:
+    it = Court(step_down_timeout=0.02)
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def raises() -> None:
+        raise ValueError
+
+    it.office.lose += [hangs, raises, it.noting("lose")]
+    async with it.sitting() as offices:
+        await asyncio.sleep(0.01)
+        await it.end(offices)
+    assert it.did == ["lose", "stopped"]
+    assert [type(event) for event in it.events] == [LeaderFailed, LeaderFailed]
+
+
+async def test_a_term_that_was_lost_is_not_led() -> None:
+    it = Court()
+    me = Leadership(it.term, lambda: cast(Roles, None))
+    assert me.leading
+    it.term.over, it.term.lost = "replaced", True
+    assert not me.leading
+    with pytest.raises(LeadershipLost, match="replaced"):
+        await me.hold(object())
+
+
+async def test_a_term_that_is_given_up_is_led_until_it_is_let_go() -> None:
+    it = Court()
+    me = Leadership(it.term, lambda: cast(Roles, None))
+    it.term.over = "it was asked to step down"
+    assert me.leading
+    it.term.let_go = True
+    assert not me.leading
+
+
+def test_a_role_has_one_way_of_being_taken_over() -> None:
+    office = Office("r")
+    office.take_over(None)
+    office.take_over("strict")
+    office.take_over(None)
+    with pytest.raises(NameClash, match="strict"):
+        office.take_over("prompt")
