@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
@@ -22,6 +22,7 @@ from rota.leader import Offices
 from rota.leading import Leading
 from rota.lock import Lock, limited, lock_name, semaphore_name, serial_name
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
+from rota.probes import Probes
 from rota.replica import Replica
 from rota.results import Results
 from rota.run import Run
@@ -270,11 +271,23 @@ class Rota(Leading):
             replica.lock_released = keeper.lines.heard
             self._worker, self._replica = worker, replica
             worker.start()
-            yield
+            with self._probed(replica):
+                yield
         finally:
             self._worker = None
             await asyncio.shield(_wind_down(worker, keeper, replica, offices))
             self._replica = None
+
+    @contextmanager
+    def _probed(self, replica: Replica) -> Iterator[None]:
+        if not self.settings.probes:
+            yield
+            return
+        probes = Probes(self.settings.probes, replica.not_ready, lambda: replica.loop)
+        try:
+            yield
+        finally:
+            probes.close()
 
     def _wrong_with(self, job_id: str, parameters: str) -> str | None:
         try:

@@ -128,6 +128,11 @@ class Elections(Service):
         """Those that have not ended."""
         return [term for term in list(self._terms.values()) if term.over is None]
 
+    @property
+    def ending(self) -> list[Term]:
+        """Those whose code has not stopped yet."""
+        return [term for term in list(self._terms.values()) if term.over is not None]
+
     # -- steps -------------------------------------------------------------------------------------
 
     async def step(self) -> float | None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from rota.caretaker import SECOND_LOOK, Caretaker
 from rota.clock import steady
+from rota.contract.singletons import is_singleton, role_of
 from rota.election import Court, Elections, Term
 from rota.elector import Elector
 from rota.errors import CannotListen, RotaError, StoreUnavailable
@@ -190,6 +191,11 @@ class Replica:
         return steady() < self.trusted_until
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The control thread's."""
+        return self._loop
+
+    @property
     def leads_until(self) -> float:
         """Until when a term can be believed in: without the session lock, not at all."""
         return self.trusted_until if self.heart.attached else 0.0
@@ -204,6 +210,23 @@ class Replica:
             work.close()
             raise StoreUnavailable("this replica has stopped")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def not_ready(self) -> list[str]:
+        """Why this replica should not be given anything to do; on the control thread."""
+        if not self.trusted:
+            return [f"no beat was confirmed for {self.settings.lease:g} s: the database cannot be reached"]
+        if self.elections is None:
+            return []
+        mine = {term.role for term in self.elections.terms}
+        try:
+            rows = await self.store.list_singletons() if any(map(is_singleton, mine)) else []
+        except RotaError as error:
+            return [str(error)]
+        unhealthy = [row.name for row in rows if role_of(row.name) in mine and not row.healthy]
+        stuck = [term.role for term in self.elections.ending if term.lost]
+        return [f"singleton {name!r} is unhealthy" for name in unhealthy] + [
+            f"the term of {role!r} was lost, and its code has not stopped" for role in stuck
+        ]
 
     async def end_terms(self) -> None:
         """Take no role any more, and end what is led; the court is told, and lets go."""

@@ -43,6 +43,8 @@ class Settings:
     """Seconds after the sending of the last confirmed beat for which the replica trusts itself."""
     dead_after: float = 5.0
     """Seconds without a beat after which a replica is deposed."""
+    probes: str = ""
+    """HOST:PORT on which `/livez` and `/readyz` are answered; empty: nowhere."""
     scheduler: str = "shared"
     """`shared`: every replica makes ticks. `leader`: one at a time does, the others stand by."""
     step_down_timeout: float = 10.0
@@ -102,6 +104,8 @@ class Settings:
                 f"2 x beat ({self.beat}) < lease ({self.lease}) < dead_after ({self.dead_after}) must hold: "
                 "a replica must stop trusting itself before the others give it up"
             )
+        if self.probes and not re.fullmatch(r"[^\s/]+:\d{1,5}", self.probes):
+            raise Misconfigured(f"probes {self.probes!r} is not HOST:PORT, such as 0.0.0.0:8080")
         if self.scheduler not in ("shared", "leader"):
             raise Misconfigured(f"scheduler must be 'shared' or 'leader', not {self.scheduler!r}")
         if not self.replica.strip():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -83,3 +85,12 @@ def test_a_connection_is_told_only_what_its_way_takes() -> None:
 
 async def _mode(first: Any, second: Any) -> Route:
     return await pool_mode(first, second)
+
+
+def test_our_end_of_the_control_connection_has_keepalives_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        transport = SimpleNamespace(get_extra_info=lambda _: ours)
+        route.keep_alive(SimpleNamespace(_transport=transport))
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000

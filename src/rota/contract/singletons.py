@@ -48,6 +48,10 @@ def role_of(name: str) -> str:
     return f"singleton:{name}"
 
 
+def is_singleton(role: str) -> bool:
+    return role.startswith("singleton:")
+
+
 class Singletons(ABC):
     @abstractmethod
     async def begin_singleton(
