@@ -10,8 +10,8 @@ ROUNDS ?= 20
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
 
-test: $(VENV)/ready-dev  ## the whole suite
-	$(BIN)/python -m pytest
+test: $(VENV)/ready-dev  ## the whole suite; it mostly waits, so several files at a time
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: $(VENV)/ready-dev  ## style, types, direction of imports
 	$(BIN)/ruff check src tests tools bench
