@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -262,7 +262,7 @@ class Rota(Leading):
         )
         offices = Offices(
             list(self._offices.values()), self.settings, store=lambda: self.store, stopped=replica.stopped,
-            emit=self.events.emit,
+            let_go=replica.let_go, emit=self.events.emit,
         )  # fmt: skip
         replica.court = offices
         try:
@@ -275,7 +275,7 @@ class Rota(Leading):
                 yield
         finally:
             self._worker = None
-            await asyncio.shield(_wind_down(worker, keeper, replica, offices))
+            await _surely(_wind_down(worker, keeper, replica, offices))
             self._replica = None
 
     @contextmanager
@@ -398,6 +398,19 @@ async def _reach(store: Store, settings: Settings) -> None:
         except BaseException:
             await store.close()
             raise
+
+
+async def _surely(work: Coroutine[Any, Any, None]) -> None:
+    """To its end, however often this is cancelled: every wait in it has one of its own."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 async def _wind_down(worker: Worker, keeper: Keeper, replica: Replica, offices: Offices) -> None:

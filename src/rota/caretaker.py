@@ -62,6 +62,7 @@ class Caretaker(Service):
             for schedule_id, reason in await self._store.mark_unknown():
                 self.emit(ScheduleInvalid(schedule_id, reason))
             await self._store.expire_states()
+            await self._store.sweep_locks()
         if self._keep_days and now - self._pruned >= _PRUNE_EVERY:
             if await self._store.prune(self._keep_days, _PRUNE_BATCH) < _PRUNE_BATCH:
                 self._pruned = now

@@ -91,8 +91,12 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """For the other side: the same for every attempt of this run."""
-        return self._claim.key or f"run:{self._claim.id}"
+        """For the other side: the same for every attempt of this run. That of a tick names its job and its schedule
+        too: others are due at the same instant."""
+        claim = self._claim
+        if claim.key is None:
+            return f"run:{claim.id}"
+        return claim.key if claim.config_id is None else f"{claim.job_id}:{claim.config_id}:{claim.key}"
 
     @property
     def tick(self) -> TickInfo:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
@@ -37,14 +38,14 @@ from rota.elector import Elector
 from rota.errors import LeadershipLost, RotaError, StoreUnavailable
 from rota.events import Event, LeadershipEnded, LeadershipWon, ServiceFailed
 from rota.service import Service
-from rota.succession import Takeover, handover, may_take, vacant
+from rota.succession import Takeover, handover, is_next, may_take, vacant
 
 T = TypeVar("T")
 
 _CONFIRM_EVERY = 1.0
 _BALANCE_EVERY = 2.0
-_ABSTAIN = 5.0
-_RELEASE_WITHIN, _ANSWER_WITHIN = 2.0, 3.0
+_ABSTAIN, _SOUND = 5.0, 60.0
+_RELEASE_WITHIN = 2.0
 
 
 class Term:
@@ -60,6 +61,8 @@ class Term:
         """It was not given up, but taken away: from then on it is not trusted. One that is given up is, until it is
         let go, so that hooks and bodies can store what they have."""
         self.let_go = False
+        self.forced = False
+        """An operator ended it."""
         self.meant_for: int | None = None
 
     @property
@@ -110,7 +113,8 @@ class Elections(Service):
         self._terms: dict[str, Term] = {}
         self._vacant_since: dict[str, float] = {}
         self._abstains_until: dict[str, float] = {}
-        self._stood_as = 0
+        self._stood: tuple[int, tuple[str, ...]] | None = None
+        self._failed_starts: dict[str, int] = {}
         self._confirmed_at = self._balanced_at = 0.0
         self._closing = False
         self._taking = asyncio.Lock()
@@ -136,14 +140,14 @@ class Elections(Service):
     # -- steps -------------------------------------------------------------------------------------
 
     async def step(self) -> float | None:
-        if self._closing:
-            return None
-        me = self._replica_id()
-        if self._stood_as != me:
-            await _answered(self._store.stand(me, list(self._roles)))
-            self._stood_as = me
         await self._confirm()
-        seats, candidates = await _answered(self._elector.look(list(self._roles)))
+        if self._closing:
+            return _CONFIRM_EVERY if self._terms else None
+        stands = (self._replica_id(), tuple(role for role in self._roles if not self._is_broken(role)))
+        if self._stood != stands:
+            await self._answered(self._store.stand(stands[0], stands[1]))
+            self._stood = stands
+        seats, candidates = await self._answered(self._elector.look(list(self._roles)))
         mine = [seat for seat in seats if seat.role in self._roles]
         for seat in mine:
             self._review(seat)
@@ -153,19 +157,23 @@ class Elections(Service):
                 seats = [_led_by(s, self._replica_id()) if s.role in self._terms else s for s in seats]
         self._balance(seats, candidates)
         follows = any(role not in self._terms for role in self._roles)
-        return self._elector.pause * random.uniform(0.8, 1.2) if follows else _CONFIRM_EVERY
+        soon = follows and is_next(self._replica_id(), seats, candidates)
+        return (self._elector.pause if soon else _CONFIRM_EVERY) * random.uniform(0.8, 1.2)
 
     async def _confirm(self) -> None:
         if steady() - self._confirmed_at < _CONFIRM_EVERY * 0.9:
             return
-        for term in self.terms:
-            try:
-                await _answered(self._elector.confirm(term.fence))
-            except LeadershipLost as error:
-                self._end(term, str(error), lost=True)
-            except RotaError as error:
-                self.emit(ServiceFailed(self.name, error))  # it lasts as long as it is trusted
+        held = [term for term in self._terms.values() if not (term.lost or term.let_go)]
+        await asyncio.gather(*(self._confirm_one(term) for term in held))
         self._confirmed_at = steady()
+
+    async def _confirm_one(self, term: Term) -> None:
+        try:
+            await self._answered(self._elector.confirm(term.fence))
+        except LeadershipLost as error:
+            self._end(term, str(error), lost=True)
+        except RotaError as error:
+            self.emit(ServiceFailed(self.name, error))  # it lasts as long as it is trusted
 
     def _review(self, seat: Seat) -> None:
         """What a look says about a role that we lead, or that nobody does."""
@@ -178,7 +186,8 @@ class Elections(Service):
             return
         if (seat.term, seat.nonce) != (term.fence.term, term.fence.nonce):
             newer = f"{seat.holder or 'somebody else'} leads in term {seat.term}"
-            self._end(term, newer if seat.term != term.fence.term else "somebody ended it", lost=True)
+            term.forced = seat.term == term.fence.term
+            self._end(term, "somebody ended it" if term.forced else newer, lost=True)
         elif seat.step_down:
             term.meant_for = seat.meant_for
             self._end(term, "it was asked to step down")
@@ -187,7 +196,9 @@ class Elections(Service):
         now = steady()
         if seat.role in self._terms or self._closing:
             return False
-        if now < self._abstains_until.get(seat.role, 0.0) and seat.meant_for != self._replica_id():
+        if now < self._abstains_until.get(seat.role, 0.0) and (
+            seat.meant_for != self._replica_id() or self._is_broken(seat.role)
+        ):
             return False
         mine_already = seat.replica_id == self._replica_id()  # a reply that was lost
         since = self._vacant_since.get(seat.role, now)
@@ -198,14 +209,30 @@ class Elections(Service):
 
     async def _take(self, seat: Seat) -> None:
         async with self._taking:
-            fence = None if self._closing else await _answered(self._elector.win(seat))
+            fence = None if self._closing else await self._answered(self._elector.win(seat))
             if fence is None:
+                return
+            if self._closing:  # meanwhile; nobody would end it
+                await self._answered(self._elector.resign(fence))
                 return
             term = self._terms[seat.role] = Term(fence, self._elector, self.vigil.wake)
             self._vacant_since.pop(seat.role, None)
             self.emit(LeadershipWon(fence.role, fence.term, self._elector.name))
             self._court.began(term)
             self.vigil.wake()
+
+    async def _answered(self, asking: Awaitable[T]) -> T:
+        """A connection may be dead without anybody being told: it is not waited for as long as a statement may take."""
+        within = self._elector.answer_within
+        try:
+            async with asyncio.timeout(None if within == math.inf else within):
+                return await asking
+        except TimeoutError as error:
+            raise StoreUnavailable(f"no answer within {within:g} s") from error
+
+    def _is_broken(self, role: str) -> bool:
+        """Its terms could not begin here lately: the others are not to count on this replica."""
+        return role in self._failed_starts and steady() < self._abstains_until.get(role, 0.0)
 
     def _balance(self, seats: list[Seat], candidates: list[Candidate]) -> None:
         now = steady()
@@ -245,8 +272,12 @@ class Elections(Service):
     async def stopped(self, term: Term, *, failed: bool = False) -> None:
         """The user's code of this term has stopped: let the role go. On the control thread."""
         self._end(term, "it could not begin" if failed else "its code has ended")
+        if failed:
+            self._failed_starts[term.role] = min(self._failed_starts.get(term.role, -1) + 1, 6)
+        elif steady() - term.began_at > _SOUND:
+            self._failed_starts.pop(term.role, None)
         if failed or not term.lost:
-            self._abstains_until[term.role] = steady() + _ABSTAIN
+            self._abstains_until[term.role] = steady() + _ABSTAIN * 2 ** self._failed_starts.get(term.role, 0)
         term.let_go = True
         try:
             async with asyncio.timeout(_RELEASE_WITHIN):
@@ -257,6 +288,11 @@ class Elections(Service):
             if self._terms.get(term.role) is term:
                 del self._terms[term.role]
             self.wake()
+
+    async def let_go(self, term: Term) -> None:
+        """The term was lost and its code does not stop: others may lead. Here the role is not led before it has."""
+        with contextlib.suppress(RotaError, TimeoutError):
+            await self._answered(self._elector.resign(term.fence))
 
     async def close(self) -> None:
         """Take nothing more, and end what is led. The others need not wait for this one any more."""
@@ -283,15 +319,6 @@ class Vigil(Service):
 
     async def step(self) -> float | None:
         return self._elections.end_untrusted()
-
-
-async def _answered(asking: Awaitable[T]) -> T:
-    """A connection may be dead without anybody being told: it is not waited for as long as a statement may take."""
-    try:
-        async with asyncio.timeout(_ANSWER_WITHIN):
-            return await asking
-    except TimeoutError as error:
-        raise StoreUnavailable(f"no answer within {_ANSWER_WITHIN:g} s") from error
 
 
 def _led_by(seat: Seat, replica_id: int) -> Seat:

@@ -16,6 +16,8 @@ class Elector(ABC):
     name: str
     pause = 0.25
     """Seconds between two looks of somebody who does not lead."""
+    answer_within = 3.0
+    """Seconds after which a call is given up."""
     by_lifeline = False
     """A leader's terms end with the connection that carries its session lock."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rota.clock import steady
 from rota.contract.locks import LockHolder, Taken
-from rota.errors import NotOpen, RotaError
+from rota.errors import NotOpen, RotaError, StoreUnavailable
 from rota.events import Event, LockLapsed
 from rota.hold import Hold, Standing, Wanted
 from rota.line import Lines
@@ -45,6 +45,7 @@ class Keeper:
         self._holds: dict[int, Hold] = {}
         self.lines = Lines(self._check_soon)
         self._litter: dict[int, float] = {}
+        self._tidying: asyncio.Task[Any] | None = None
         self._wake = Wake()
         self._chores: set[asyncio.Task[Any]] = set()
         self._keeping: asyncio.Task[None] | None = None
@@ -78,7 +79,7 @@ class Keeper:
         """One try. Who is in the way if it failed; None if it cannot be told, and the token is used up."""
         standing = self.standing()
         if standing is None:
-            return ()
+            raise StoreUnavailable("the database has not confirmed this replica's last beat: it can hold nothing now")
         sent = steady()
         trying = asyncio.create_task(
             self._store.take_lock(
@@ -100,7 +101,7 @@ class Keeper:
             return taken.holders
         hold = Hold(wanted.name, token, taken.fence, standing, sent + SURE, self.release)
         if not hold.held:  # it took too long, or this replica was cut off meanwhile
-            self._chore(self._discard(token))
+            self._chore(self._discard(token, wanted.name))
             return None
         self._holds[token] = hold
         self._attend()
@@ -124,7 +125,7 @@ class Keeper:
         hold.ended = True
         self._holds.pop(hold.token, None)
         self._wake.set_here()
-        releasing = self._chore(self._discard(hold.token))
+        releasing = self._chore(self._discard(hold.token, hold.name))
         if hold.lost is None:
             await asyncio.wait({releasing}, timeout=_PATIENCE)
             if releasing.done() and not releasing.cancelled() and releasing.result() is False:
@@ -132,7 +133,7 @@ class Keeper:
         if hold.lost is not None:
             raise hold.loss()
 
-    async def _discard(self, token: int) -> bool | None:
+    async def _discard(self, token: int, name: str | None = None) -> bool | None:
         """Whether it was there; None when that cannot be told now, and it is tried again later."""
         try:
             was_held = await self._store.release_lock(token)
@@ -143,7 +144,7 @@ class Keeper:
         if was_held:
             self._litter.pop(token, None)
             self._hint()
-            self.lines.wake()
+            self.lines.wake(name)
         return was_held
 
     def forget(self, token: int) -> None:
@@ -205,7 +206,7 @@ class Keeper:
             hold.cancel()
         else:
             self._holds.pop(hold.token, None)
-            self._chore(self._discard(hold.token))
+            self._chore(self._discard(hold.token, hold.name))
         self.emit(LockLapsed(hold.name, hold.fence, why))
 
     async def _check(self) -> None:
@@ -221,14 +222,24 @@ class Keeper:
                     hold.renewed_until = sent + SURE
                 elif not hold.ended and hold.lost is None:
                     self._lapse(hold, "somebody took it away")
-            for token, until in list(self._litter.items()):
-                if await self._store.release_lock(token) or steady() > until:
-                    self._litter.pop(token, None)
+            if self._litter and self._tidying is None:
+                self._tidying = self._chore(self._tidy())
         except RotaError:
             return  # again at the next check; what is not confirmed in time lapses by itself
         finally:
             self._checking = False
             self._wake.set_here()
+
+    async def _tidy(self) -> None:
+        """Apart from renewing: there may be many, and they can wait."""
+        try:
+            for token, until in list(self._litter.items()):
+                if await self._store.release_lock(token) or steady() > until:
+                    self._litter.pop(token, None)
+        except RotaError:
+            return
+        finally:
+            self._tidying = None
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from rota.succession import Takeover
 
 Hook: TypeAlias = Callable[..., Any]
 Stopped: TypeAlias = Callable[[Term, bool], Awaitable[None]]
+LetGo: TypeAlias = Callable[[Term], Awaitable[None]]
 
 DEFAULT_ROLE = "leader"
 EXIT_LOST = 70
@@ -59,6 +60,11 @@ class Leadership:
     def leading(self) -> bool:
         """Whether nobody else can lead, as far as can be known here and now."""
         return self._term.trusted
+
+    @property
+    def trusted_for(self) -> float:
+        """Seconds for which `leading` stays true if nothing is confirmed any more."""
+        return max(0.0, self._term.trusted_until - steady())
 
     def check(self) -> None:
         """Raises `LeadershipLost` unless `leading`."""
@@ -93,10 +99,11 @@ class Offices:
 
     def __init__(
         self, offices: Sequence[Office], settings: Settings, *, store: Callable[[], Roles], stopped: Stopped,
-        emit: Callable[[Event], None],
+        let_go: LetGo, emit: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._offices = {office.role: office for office in offices}
-        self._settings, self._store, self._stopped, self._emit = settings, store, stopped, emit
+        self._settings, self._store, self._emit = settings, store, emit
+        self._stopped, self._let_go = stopped, let_go
         self._loop = asyncio.get_running_loop()
         self._over: dict[Term, asyncio.Event] = {}
         self._watches: set[asyncio.Task[None]] = set()
@@ -110,8 +117,9 @@ class Offices:
 
     async def drained(self, seconds: float) -> None:
         """Until everything that ran under a term has stopped, for so long at most."""
-        if self._watches:
-            await asyncio.wait(self._watches, timeout=seconds)
+        deadline = steady() + seconds
+        while self._watches and steady() < deadline:
+            await asyncio.wait(self._watches, timeout=deadline - steady(), return_when=asyncio.FIRST_COMPLETED)
         for watch in self._watches:
             watch.cancel()
 
@@ -139,8 +147,8 @@ class Offices:
             end.cancel()
             body.cancel()
             del self._over[term]
-        if term.lost and self._settings.exit_on_lost_leadership:
-            _exit(self._settings.dead_after)
+        if term.lost and not term.forced and self._settings.exit_on_lost_leadership:
+            end_process(self._settings.shutdown_timeout + self._settings.dead_after)
 
     async def _bring_to_an_end(self, term: Term, body: asyncio.Task[None], reign: _Reign) -> None:
         since, grace = steady(), self._settings.step_down_timeout
@@ -157,6 +165,8 @@ class Offices:
                 if term.lost and not told:
                     told = True
                     await reign.lose(grace)
+                    if self._offices[term.role].takeover != "strict":
+                        await self._let_go(term)  # whatever it still does, its writes are refused
         if not told:
             await reign.lose(grace)
 
@@ -178,15 +188,26 @@ class _Reign:
             self._became = True
             for hook in self._office.become:
                 await _to_the_end(self._call(hook), hook)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
             self.failed = True
             self._report(self.doing, error)
             return
         self.doing = ", ".join(name_of(service) for service in self._office.services)
-        async with asyncio.TaskGroup() as group:
-            for service in self._office.services:
-                group.create_task(self._keep(service), name=f"rota-{name_of(service)}")
+        services = {
+            asyncio.ensure_future(self._keep(service), loop=asyncio.get_running_loop())
+            for service in self._office.services
+        }
+        try:
             await asyncio.Event().wait()
+        finally:
+            # Each cancellation is passed on: one that swallowed the first may obey the second.
+            while services:
+                for service in services:
+                    service.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    _, services = await asyncio.wait(services)
 
     async def lose(self, grace: float) -> None:
         """Every hook has its turn, whatever the others do."""
@@ -197,7 +218,9 @@ class _Reign:
             try:
                 async with asyncio.timeout(grace):
                     await self._call(hook)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
                 self._report(name_of(hook), error)
         self.doing = stuck
 
@@ -218,9 +241,11 @@ class _Reign:
                 arguments = (self._me,) if inspect.signature(service).parameters else ()
                 await service(*arguments)
                 return
-            except LeadershipLost:
-                return
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
+                if isinstance(error, LeadershipLost) and not self._me.leading:
+                    return
                 failures = 0 if steady() - began > _SOUND else failures + 1
                 pause = backoff(failures)
                 self._report(name_of(service), error, pause)
@@ -228,6 +253,12 @@ class _Reign:
 
     def _report(self, what: str, error: BaseException, again_in: float | None = None) -> None:
         self._emit(LeaderFailed(self._me.role, self._me.term, what, error, again_in))
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """This task is to end; and not: it waited for one that was cancelled."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def _to_the_end(call: Coroutine[Any, Any, None], hook: Hook) -> None:
@@ -257,8 +288,15 @@ def name_of(function: Hook) -> str:
     return str(getattr(function, "__qualname__", function))
 
 
-def _exit(deadline: float) -> None:
-    """Stop as on SIGTERM; if that takes too long, stop all the same."""
+exiting = threading.Event()
+"""This process ends because it lost a leadership."""
+
+
+def end_process(deadline: float) -> None:
+    """Stop as on SIGTERM, once; if that takes too long, stop all the same."""
+    if exiting.is_set():
+        return
+    exiting.set()
     timer = threading.Timer(deadline, os._exit, [EXIT_LOST])
     timer.daemon = True
     timer.start()

@@ -17,7 +17,8 @@ from rota.state import StateCodec
 from rota.store import Store
 from rota.succession import Takeover
 
-F = TypeVar("F", bound=Callable[..., Any])
+Service = TypeVar("Service", bound=Callable[[], Awaitable[None]] | Callable[[Leadership], Awaitable[None]])
+AnyHook = TypeVar("AnyHook", bound=Callable[[], object] | Callable[[Leadership], object])
 S = TypeVar("S")
 _LONGEST = 10 * 366 * 86400.0
 Seconds: TypeAlias = float | timedelta
@@ -39,9 +40,11 @@ class Leading:
         raise NotImplementedError
 
     @overload
-    def leader_only(self, fn: F, /) -> F: ...
+    def leader_only(self, fn: Service, /) -> Service: ...
     @overload
-    def leader_only(self, /, *, role: str = DEFAULT_ROLE, takeover: Takeover | None = None) -> Callable[[F], F]: ...
+    def leader_only(
+        self, /, *, role: str = DEFAULT_ROLE, takeover: Takeover | None = None
+    ) -> Callable[[Service], Service]: ...
     def leader_only(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE, takeover: Takeover | None = None) -> Any:
         """Decorator: a coroutine that lives as long as this replica leads the role. One that raises is started again.
 
@@ -49,7 +52,7 @@ class Leading:
         effects that nothing can fence. `"prompt"`, the default, begins as soon as the last one is gone.
         """
 
-        def declare(fn: F) -> F:
+        def declare(fn: Any) -> Any:
             if not inspect.iscoroutinefunction(fn):
                 raise BadInput(
                     f"leader_only needs an async function, and {name_of(fn)} is not one: it is to be cancelled"
@@ -60,25 +63,25 @@ class Leading:
         return declare if fn is None else declare(fn)
 
     @overload
-    def recovery(self, fn: F, /) -> F: ...
+    def recovery(self, fn: AnyHook, /) -> AnyHook: ...
     @overload
-    def recovery(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def recovery(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[AnyHook], AnyHook]: ...
     def recovery(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
         """Decorator: runs once at the beginning of each term, before everything else."""
         return self._hook(fn, lambda: self._office(role).recoveries)
 
     @overload
-    def on_become_leader(self, fn: F, /) -> F: ...
+    def on_become_leader(self, fn: AnyHook, /) -> AnyHook: ...
     @overload
-    def on_become_leader(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def on_become_leader(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[AnyHook], AnyHook]: ...
     def on_become_leader(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
         """Decorator: runs after the term is stored and recovered, before the services of the leader start."""
         return self._hook(fn, lambda: self._office(role).become)
 
     @overload
-    def on_lose_leadership(self, fn: F, /) -> F: ...
+    def on_lose_leadership(self, fn: AnyHook, /) -> AnyHook: ...
     @overload
-    def on_lose_leadership(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[F], F]: ...
+    def on_lose_leadership(self, /, *, role: str = DEFAULT_ROLE) -> Callable[[AnyHook], AnyHook]: ...
     def on_lose_leadership(self, fn: Any = None, /, *, role: str = DEFAULT_ROLE) -> Any:
         """Decorator: runs when the services have stopped, before anybody else can lead where the store is reached."""
         return self._hook(fn, lambda: self._office(role).lose)
@@ -133,6 +136,7 @@ class Leading:
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise BadInput(f"singleton needs an async function, and {name_of(fn)} is not one: it is to be cancelled")
+        _check_parameters(fn, "Singleton")
         office = self._office(role_of(name), takeover)
         if office.services:
             raise NameClash(f"two singletons are named {name!r}; give one of them another name")
@@ -153,7 +157,8 @@ class Leading:
         return Leadership(term, lambda: self.store) if term is not None and term.trusted else None
 
     def _hook(self, fn: Any, hooks: Callable[[], list[Hook]]) -> Any:
-        def declare(fn: F) -> F:
+        def declare(fn: AnyHook) -> AnyHook:
+            _check_parameters(fn, "Leadership")
             hooks().append(fn)
             return fn
 
@@ -162,6 +167,8 @@ class Leading:
     def _office(self, role: str, takeover: Takeover | None = None) -> Office:
         if not role or role != role.strip() or len(role) > 200:
             raise BadInput(f"role {role!r} must be 1 to 200 characters, with no space at either end")
+        if role.startswith("rota."):
+            raise BadInput(f"role {role!r}: names that begin with 'rota.' are rota's own")
         office = self._offices.setdefault(role, Office(role))
         office.take_over(takeover)
         return office
@@ -172,3 +179,15 @@ def _seconds(what: str, value: Seconds | None) -> float | None:
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise BadInput(f"{what} must be above 0 seconds and at most ten years, not {value!r}")
     return seconds
+
+
+def _check_parameters(fn: Any, what: str) -> None:
+    """It is called with nothing, or with one thing: better said here than when a leadership is lost."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if parameters and (
+        len(parameters) > 1
+        or parameters[0].kind not in positional
+        or parameters[0].default is not inspect.Parameter.empty
+    ):
+        raise BadInput(f"{name_of(fn)} must take no parameter, or one: the {what}")

@@ -43,9 +43,9 @@ class Lines:
         if not self._lines[name].waiting:
             del self._lines[name]
 
-    def wake(self) -> None:
-        """Something was let go here."""
-        for line in self._lines.values():
+    def wake(self, name: str | None = None) -> None:
+        """This lock was let go here; None: some lock was."""
+        for line in self._lines.values() if name is None else filter(None, [self._lines.get(name)]):
             line.wake.set_here()
 
     def heard(self) -> None:

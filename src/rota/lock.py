@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from rota.contest import Contest
+from rota.context import current_context
 from rota.errors import BadInput, LockLost
 from rota.hold import Hold, Wanted
 from rota.keeper import Keeper
@@ -35,7 +36,7 @@ class Lock:
     def __init__(self, keeper: Callable[[], Keeper], wanted: Wanted, timeout: float | None) -> None:
         self._keeper, self._wanted = keeper, wanted
         self._timeout = _checked(timeout)
-        self._holds: dict[asyncio.Task[Any] | None, Hold] = {}
+        self._holds: dict[asyncio.Task[Any] | None, Hold | None] = {}
 
     @property
     def name(self) -> str:
@@ -74,8 +75,11 @@ class Lock:
         """Let it go. `LockLost` if it was lost before: then what was done under it may overlap with another's."""
         hold = self._mine()
         if hold is None:
-            raise LockLost(f"lock {self.name!r} is not held here: nothing to release")
-        del self._holds[hold.task]
+            raise LockLost(f"lock {self.name!r} is not held by this task: nothing to release")
+        if hold.in_block:
+            self._holds[hold.task] = None  # the block's end is to know that it is done
+        else:
+            del self._holds[hold.task]
         hold.leave_block()
         await hold.let_go(hold)
 
@@ -92,7 +96,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
     ) -> None:
-        hold = self._holds.pop(asyncio.current_task(), None)
+        hold = self._entered()
         if hold is None:
             return  # released inside of the block
         only_ours = hold.leave_block()
@@ -108,7 +112,12 @@ class Lock:
                 raise loss from (None if isinstance(error, asyncio.CancelledError) else error)
 
     def _contest(self, timeout: float | None) -> Contest:
-        keeper = self._keeper()
+        keeper, context = self._keeper(), current_context()
+        if context is not None and context.connection is not None:
+            raise BadInput(
+                f"lock {self.name!r} inside of a transactional run would be let go before the run is committed: use "
+                "the transaction's own locks (SELECT ... FOR UPDATE), concurrency_limit, or a job without transactional"
+            )
         if keeper.held_by(asyncio.current_task(), self.name):
             raise BadInput(
                 f"this task holds lock {self.name!r} already, and would wait for itself: a lock is not re-entrant; "
@@ -117,11 +126,21 @@ class Lock:
         return Contest(keeper, self._wanted, _checked(timeout))
 
     def _mine(self) -> Hold | None:
-        """That of this task; or the only one, if another task took it and handed it on."""
-        hold = self._holds.get(asyncio.current_task())
-        if hold is None and len(self._holds) == 1:
-            [hold] = self._holds.values()
-        return hold
+        return self._holds.get(asyncio.current_task())
+
+    def _entered(self) -> Hold | None:
+        """What this block's beginning took, also if it ends in another task (an exit stack, a fixture)."""
+        task = asyncio.current_task()
+        if task in self._holds:
+            return self._holds.pop(task)
+        blocks = [hold for hold in self._holds.values() if hold is not None and hold.in_block]
+        if len(blocks) != 1:
+            raise BadInput(
+                f"the block of lock {self.name!r} ends in another task than it began in, and {len(blocks)} are open: "
+                "call app.lock() for each"
+            )
+        del self._holds[blocks[0].task]
+        return blocks[0]
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r}>"

@@ -14,7 +14,9 @@ import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -23,8 +25,9 @@ from rota.clock import steady
 from rota.contract.singletons import is_singleton, role_of
 from rota.election import Court, Elections, Term
 from rota.elector import Elector
-from rota.errors import CannotListen, RotaError, StoreUnavailable
+from rota.errors import BadInput, CannotListen, RotaError, StoreUnavailable
 from rota.events import Event, HintsOff, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
+from rota.leader import end_process
 from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
@@ -83,6 +86,8 @@ class Heart(Service):
                 replica.joined(self._lifeline)
             pulse = await self._lifeline.beat(holding=replica.crew.holding)
         except BaseException as error:
+            if self._lifeline is not None:
+                self._cut()
             if isinstance(error, Exception):
                 replica.cut_off(f"the connection to the store was lost: {error}")
             await self.stop()
@@ -105,12 +110,16 @@ class Heart(Service):
     async def stop(self) -> None:
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
-            self._replica.trust.cut()  # first: the session lock is free once it is closed
+            self._cut()  # first: the session lock is free once it is closed
             await lifeline.close()
 
     def _lost(self) -> None:
-        self._replica.trust.cut()
+        self._cut()
         self.wake()
+
+    def _cut(self) -> None:
+        if self._replica.settings.elector != "lease":  # which has no session lock that could be free
+            self._replica.trust.cut()
 
 
 class Ear(Service):
@@ -153,6 +162,7 @@ class Replica:
         if settings.scheduler == "leader":
             self._roles[SCHEDULER_ROLE] = "prompt"
         self._make_elector = make_elector
+        self._elector: Elector | None = None
         self.id = 0
         self.trusted_until = 0.0
         self.trust = Trust()
@@ -204,12 +214,31 @@ class Replica:
         if self._loop is not None:
             self.scheduler.wake()
 
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the control thread, and wait for it here: for what has to be done before a line returns."""
-        if self._loop is None or not self._thread.is_alive():
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the control thread, and wait for it without blocking this loop."""
+        return await asyncio.wrap_future(self._submit(work))
+
+    def wait_for(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Do something on the control thread, and wait for it here, for so long at most: for what has to be done before
+        a line returns."""
+        if threading.current_thread() is self._thread:
             work.close()
-            raise StoreUnavailable("this replica has stopped")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            raise BadInput("this cannot be waited for here: subscribers of events run on rota's own thread")
+        done = self._submit(work)
+        try:
+            return done.result(seconds)
+        except (FutureTimeout, FutureCancelled):
+            done.cancel()
+            raise StoreUnavailable(f"it was not stored within {seconds:.1f} s; whether it was is not known") from None
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            if self._loop is None or self._stop.is_set() or not self._thread.is_alive():
+                raise RuntimeError
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise StoreUnavailable("this replica has stopped") from None
 
     async def not_ready(self) -> list[str]:
         """Why this replica should not be given anything to do; on the control thread."""
@@ -227,6 +256,12 @@ class Replica:
         return [f"singleton {name!r} is unhealthy" for name in unhealthy] + [
             f"the term of {role!r} was lost, and its code has not stopped" for role in stuck
         ]
+
+    async def let_go(self, term: Term) -> None:
+        """What ran under this term does not stop; others may lead."""
+        if self.elections is not None:
+            with suppress(StoreUnavailable):
+                await self.do(self.elections.let_go(term))
 
     async def end_terms(self) -> None:
         """Take no role any more, and end what is led; the court is told, and lets go."""
@@ -259,6 +294,8 @@ class Replica:
         if term.role == SCHEDULER_ROLE and self.elections is not None:
             task = asyncio.ensure_future(self.elections.stopped(term))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if term.lost and not term.forced and self.settings.exit_on_lost_leadership:
+                end_process(self.settings.shutdown_timeout + self.settings.dead_after)
         elif self.court is not None:
             self.court.ended(term)
 
@@ -272,7 +309,7 @@ class Replica:
         """The services of an election, if there is something to be elected for."""
         if not self._roles:
             return []
-        elector = await self._make_elector(self)
+        self._elector = elector = await self._make_elector(self)
         # Half a second more than anybody trusts itself.
         self.elections = Elections(
             self.store, elector, self._roles, replica_id=lambda: self.id, strict_after=self.settings.lease + 0.5,
@@ -318,6 +355,8 @@ class Replica:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._leave()
         finally:
+            if self._elector is not None:
+                await self._elector.stop()
             await self.heart.stop()
             await self.store.close()
 

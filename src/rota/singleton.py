@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,14 +16,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar, cast
 
 from rota.contract.singletons import SingletonRow
-from rota.errors import LeadershipLost, RotaError
-from rota.events import Event, SingletonUnhealthy, StateUnreadable
+from rota.errors import LeadershipLost, RotaError, StoreUnavailable, WrongState
+from rota.events import Event, LeaderFailed, SingletonUnhealthy, StateUnreadable
 from rota.leader import Leadership
 from rota.replica import Replica
 from rota.state import StateCodec, StateView, view
 from rota.store import Store
 
 S = TypeVar("S")
+
+_STORED_WITHIN = 5.0
 
 
 class Declared:
@@ -53,6 +56,9 @@ class Singleton(Generic[S]):
         self._store, self._replica = store, replica
         self._target = state
         self._saved = row.state
+        self._drafting = False
+        self._in_turn = asyncio.Lock()  # on the control thread: what was assigned later is stored later
+        self._noted: BaseException | None = None
         self.leadership = leadership
         """The term under which this body runs: `term`, `fence`, `leading`, `hold(connection)`."""
         self.row = row
@@ -76,20 +82,21 @@ class Singleton(Generic[S]):
     def state(self, state: S) -> None:
         if issubclass(type(state), StateView):
             state = cast(Any, state)._target
-        self._replica.wait_for(self._save(state, on=self._replica.store))
+        self._store_now(state)
         self._target = state
 
     @asynccontextmanager
     async def update(self) -> AsyncIterator[S]:
-        """Several changes at once, of any kind: stored when the block ends, without blocking the loop. If that fails,
-        or the block raises, the state is what it was."""
-        before = self._encoded(self._target)
+        """Several changes at once, of any kind, to a copy: stored when the block ends, without blocking the loop. If
+        that fails, or the block raises, the state is what it was. Until then nothing else may change it."""
+        self._check_no_update()
+        draft, self._drafting = copy.deepcopy(self._target), True
         try:
-            yield cast(S, self._target)
-            await self._save(self._target)
-        except BaseException:
-            self._target = self._decoded(before)
-            raise
+            yield cast(S, draft)
+            await self._store_soon(draft)
+            self._target = draft
+        finally:
+            self._drafting = False
 
     async def executed(self, error: BaseException | None = None) -> None:
         """Something was done: counted, with its time and, if it failed, its error. `expect_every` watches this."""
@@ -102,6 +109,7 @@ class Singleton(Generic[S]):
         try:
             yield
         except Exception as error:
+            self._noted = error
             await self.executed(error)
             raise
         await self.executed()
@@ -109,34 +117,54 @@ class Singleton(Generic[S]):
     # -- for the one who runs it -------------------------------------------------------------------
 
     async def beat(self) -> None:
-        """Say that it lives; store what was changed inside of fields."""
+        """Say that it lives."""
         await self._store.beat_singleton(self.name, self.leadership.fence)
-        await self.save_changes()
 
     async def save_changes(self) -> None:
-        if self._codec is not None and self._encoded(self._target) != self._saved:
-            await self._save(self._target)
+        """Store what was changed inside of fields."""
+        if self._codec is not None and not self._drafting and self._encoded(self._target) != self._saved:
+            await self._store_soon(self._target)
+
+    async def failed(self, error: BaseException) -> None:
+        """The body raised; unless it was an execution, which has said so."""
+        if error is not self._noted:
+            await self.executed(error)
 
     def _assign(self, target: Any, name: str, value: Any) -> None:
         before = getattr(target, name, None)
         setattr(target, name, value)
         try:
-            self._replica.wait_for(self._save(target, on=self._replica.store))
+            self._store_now(target)
         except BaseException:
             setattr(target, name, before)
             raise
 
-    async def _save(self, state: Any, *, on: Store | None = None) -> None:
+    def _store_now(self, state: Any) -> None:
+        """Before this line returns; not for longer than the term is trusted."""
+        self._check_no_update()
         self.leadership.check()
-        text = self._encoded(state)
-        await (on or self._store).save_state(self.name, self.leadership.fence, text)
-        self._saved = text
+        left = min(self.leadership.trusted_for, _STORED_WITHIN)
+        try:
+            self._replica.wait_for(self._save(self._encoded(state)), left)
+        except StoreUnavailable:
+            self._saved = None  # it may have been stored, or not: the next beat stores what is so
+            raise
+
+    async def _store_soon(self, state: Any) -> None:
+        self.leadership.check()
+        await self._replica.do(self._save(self._encoded(state)))
+
+    async def _save(self, text: str) -> None:
+        async with self._in_turn:
+            await self._replica.store.save_state(self.name, self.leadership.fence, text)
+            self._saved = text
+
+    def _check_no_update(self) -> None:
+        if self._drafting:
+            raise WrongState(f"singleton {self.name!r}: an update() is open; change the state that it gave")
 
     def _encoded(self, state: Any) -> str:
         return "null" if self._codec is None else self._codec.encode(state)
-
-    def _decoded(self, text: str) -> Any:
-        return None if self._codec is None else self._codec.decode(text)[0]
 
 
 class Body:
@@ -161,15 +189,13 @@ class Body:
                 raise
             except Exception as error:
                 with contextlib.suppress(RotaError):
-                    await me.executed(error)
+                    await me.failed(error)
                 raise
             await me.save_changes()
             await beat  # it has done what it had to in this term; it still is where it is
         finally:
             beat.cancel()
-            with contextlib.suppress(RotaError, asyncio.CancelledError):
-                await beat
-            with contextlib.suppress(RotaError):
+            with contextlib.suppress(LeadershipLost, StoreUnavailable):
                 await me.save_changes()
 
     async def _begin(self, leadership: Leadership) -> Singleton[Any]:
@@ -195,12 +221,18 @@ class Body:
             await asyncio.sleep(self._declared.heartbeat)
             try:
                 await me.beat()
-                [row] = await self._store().list_singletons(self._declared.name)
+                self._look_at(*await self._store().list_singletons(self._declared.name))
+                await me.save_changes()
             except LeadershipLost:
                 return
-            except RotaError:
-                continue  # the store cannot be reached; if that lasts, the term ends
-            if not row.healthy and self._was_healthy:
-                why = f"nothing was executed for twice the {self._declared.expect_every:g} s that are expected"
-                self._emit(SingletonUnhealthy(self._declared.name, why))
-            self._was_healthy = row.healthy
+            except StoreUnavailable:
+                continue  # if that lasts, the term ends
+            except RotaError as error:
+                fence = me.leadership.fence
+                self._emit(LeaderFailed(fence.role, fence.term, self.__qualname__, error, self._declared.heartbeat))
+
+    def _look_at(self, row: SingletonRow) -> None:
+        if not row.healthy and self._was_healthy:
+            expected = f"the {row.expect_every:g} s that are expected" if row.expect_every else "its heartbeat"
+            self._emit(SingletonUnhealthy(row.name, f"nothing was heard of it for twice {expected}"))
+        self._was_healthy = row.healthy

@@ -7,9 +7,12 @@ read at all is the initial state. Nothing here raises for what an older or newer
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Hashable
 from functools import cache
+from types import MethodType
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -125,7 +128,16 @@ class StateView:
         return type(self._target)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
+        found = getattr(self._target, name)
+        if inspect.ismethod(found) and found.__self__ is self._target:
+            return MethodType(found.__func__, self)  # what a method assigns to `self` is saved too
+        return found
+
+    def __copy__(self) -> Any:
+        return copy.copy(self._target)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self._target, memo)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._changed(self._target, name, value)

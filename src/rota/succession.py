@@ -64,6 +64,13 @@ def handover(
     return None
 
 
+def is_next(me: int, seats: Sequence[Seat], candidates: Sequence[Candidate]) -> bool:
+    """Whether this one is among the two that would take a vacancy first: they look often, the others need not."""
+    loads = _loads(seats)
+    ahead = sum((loads[c.replica_id], c.replica_id) < (loads[me], me) for c in candidates)
+    return ahead < 2
+
+
 def _loads(seats: Sequence[Seat]) -> Counter[int]:
     return Counter(who for _, who in _held(seats))
 

@@ -207,7 +207,7 @@ async def test_try_lock_does_not_wait(url: str) -> None:
         assert not await two.lock("ledger").try_lock()
         await lock.release()
         assert not lock.held
-        with pytest.raises(LockLost, match="not held here"):
+        with pytest.raises(LockLost, match="not held by this task"):
             await lock.release()
         assert await two.lock("ledger").try_lock()
 
@@ -649,3 +649,40 @@ async def test_no_pooled_connection_has_a_session_lock(databases: Databases, tmp
                 assert set(held) <= {(1919906914, 1), (1919906915, 1)}
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_another_task_neither_sees_nor_releases_what_one_holds(url: str) -> None:
+    async with Rota(url) as app:
+        shared = app.lock("ledger")
+
+        async def other() -> None:
+            assert not shared.held
+            with pytest.raises(LockLost, match="not held by this task"):
+                await shared.release()
+
+        async with shared as hold:
+            await asyncio.create_task(other())
+            assert hold.held
+
+
+async def test_a_block_may_end_in_another_task_than_it_began_in(url: str) -> None:
+    async with Rota(url) as app:
+        stack = AsyncExitStack()
+        hold = await asyncio.create_task(stack.enter_async_context(app.lock("ledger")))
+        assert hold.held
+        await stack.aclose()
+        assert not hold.held
+        assert await app.lock("ledger").try_lock()
+
+
+async def test_a_lock_inside_of_a_transactional_run_is_refused(url: str) -> None:
+    app = Rota(url)
+
+    @app.job(transactional=True)
+    async def work(ctx: Context) -> str:
+        with pytest.raises(BadInput, match="let go before the run is committed"):
+            await app.lock("ledger").acquire()
+        return "refused"
+
+    async with app:
+        assert await (await work.enqueue()).result(30) == "refused"

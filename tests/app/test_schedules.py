@@ -36,7 +36,8 @@ async def test_a_cron_declared_in_code_runs_with_its_tick(url: str) -> None:
     for ctx in ticks:
         assert ctx.tick.schedule_id is not None
         assert ctx.tick.due_at.microsecond == 0
-        assert ctx.idempotency_key == f"schedule:{int(ctx.tick.due_at.timestamp())}000000000"
+        tick = f"schedule:{int(ctx.tick.due_at.timestamp())}000000000"
+        assert ctx.idempotency_key == f"{ctx.job}:{ctx.tick.schedule_id}:{tick}"
     assert len({ctx.idempotency_key for ctx in ticks}) == len(ticks)
 
 

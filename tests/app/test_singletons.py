@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rota import BadInput, LeadershipLost, NameClash, Rota, Singleton
+from rota import BadInput, LeadershipLost, NameClash, Rota, Singleton, WrongState
 from rota.contract.singletons import role_of
 from rota.errors import RotaError
 from rota.events import LeaderFailed, SingletonUnhealthy, StateUnreadable
@@ -132,6 +132,68 @@ async def test_a_body_that_raises_is_started_again_and_counted(url: str) -> None
     assert all(event.again_in is not None for event in failed)
 
 
+async def test_a_failed_execution_that_ends_the_body_is_counted_once(url: str) -> None:
+    app, failed = Rota(url), asyncio.Event()
+
+    @app.singleton
+    async def importer(me: Singleton[None]) -> None:
+        if failed.is_set():
+            return
+        async with me.execution():
+            failed.set()
+            raise ValueError("no")
+
+    async with app:
+        await asyncio.wait_for(failed.wait(), 30)
+
+        async def counted() -> bool:
+            [row] = await app.store.list_singletons("importer")
+            return row.run_count > 0
+
+        await until(counted)
+    async with app.client():
+        [row] = await app.store.list_singletons("importer")
+    assert (row.run_count, row.failure_count, row.executed_at) == (1, 1, None)
+
+
+async def test_nothing_of_an_open_update_is_stored_and_nothing_else_may_change_the_state(url: str) -> None:
+    app, done = Rota(url), asyncio.Event()
+    seen: list[object] = []
+
+    @app.singleton(state=Position, heartbeat=0.05)
+    async def importer(me: Singleton[Position]) -> None:
+        me.state.offset = 1
+        async with me.update() as state:
+            state.offset = 2
+            try:
+                me.state.offset = 3
+            except WrongState as error:
+                seen.append("an update() is open" in str(error))
+            await asyncio.sleep(0.2)  # some heartbeats
+            [row] = await app.store.list_singletons("importer")
+            seen.append(row.state)
+        [row] = await app.store.list_singletons("importer")
+        seen.append(row.state)
+        done.set()
+
+    async with app:
+        await asyncio.wait_for(done.wait(), 30)
+    assert seen == [True, '{"offset":1,"names":[]}', '{"offset":2,"names":[]}']
+
+
+async def test_a_change_that_cannot_be_stored_is_reported(url: str) -> None:
+    app, said = Rota(url), asyncio.Event()
+    app.events.subscribe(LeaderFailed, lambda event: said.set() if "must be JSON" in str(event.error) else None)
+
+    @app.singleton(state=Position, heartbeat=0.05)
+    async def importer(me: Singleton[Position]) -> None:
+        me.state.names.append(object())  # type: ignore[arg-type]
+        await asyncio.Event().wait()
+
+    async with app:
+        await asyncio.wait_for(said.wait(), 30)
+
+
 async def test_executions_are_counted_at_once(url: str) -> None:
     app, done = Rota(url), asyncio.Event()
 
@@ -186,16 +248,23 @@ async def test_it_says_so_when_it_does_not_execute_as_expected(url: str) -> None
 
 
 async def test_a_body_moves_with_its_state_when_asked_to(url: str) -> None:
-    apps, where, moved = [Rota(url, replica=name) for name in ("a", "b")], [], asyncio.Event()
-    for app in apps:
+    where: list[tuple[str, int]] = []
+    moved = asyncio.Event()
+
+    def service(name: str) -> Rota:
+        app = Rota(url, replica=name)
 
         @app.singleton(state=Position)
-        async def importer(me: Singleton[Position], app: Rota = app) -> None:
+        async def importer(me: Singleton[Position]) -> None:
             me.state.offset += 1
-            where.append((app.settings.replica, me.state.offset))
+            where.append((name, me.state.offset))
             if len(where) == 2:
                 moved.set()
             await asyncio.Event().wait()
+
+        return app
+
+    apps = [service("a"), service("b")]
 
     async with apps[0]:
         await until(lambda: asyncio.sleep(0, where))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -12,6 +13,7 @@ import pytest
 
 from rota.contract.roles import Fence
 from rota.errors import BadInput, LeadershipLost, StaleWrite, StoreUnavailable
+from tests.harness import Databases
 from tests.store.leading import ROLE, dies, standing, transaction, win, won
 
 
@@ -57,10 +59,11 @@ async def test_a_fence_needs_a_transaction_on_a_connection_of_the_stores_kind(ur
             await closing
 
 
-async def test_a_fenced_transaction_that_falls_silent_is_ended_by_the_server(url: str) -> None:
+async def test_a_fenced_transaction_that_falls_silent_is_ended_by_the_server(
+    databases: Databases, tmp_path: Path
+) -> None:
     """Its process is frozen, or cut off: it must not keep the others from beginning a term, or from burying it."""
-    if url.startswith("sqlite"):
-        pytest.skip("a process that is frozen in a write transaction of SQLite keeps the file to itself")
+    url = databases.new("postgres", tmp_path)
     async with standing(url) as (store, [first, second]):
         fence = await won(store, first)
         connection = await asyncpg.connect(url)

@@ -317,3 +317,15 @@ async def _sqlite_plan(url: str, name: str) -> list[str]:
         return ["a row is written", *(str(row[3]) for row in explained)]
     finally:
         connection.close()
+
+
+async def test_holders_that_nobody_will_take_over_from_are_swept(url: str) -> None:
+    async with opened(url) as store, joined(store) as lifeline:
+        await take(store, "of a replica", replica=lifeline.replica_id)
+        await take(store, "of a client")
+        await take(store, "expired")
+        await execute(url, f"update lock_holders set expires_at = {LONG_AGO} where name = 'expired'")
+        await execute(url, "update lock_holders set replica_id = 4711 where name = 'of a replica'")
+        assert await store.sweep_locks() == 2
+        assert [holder.name for holder in await store.list_locks()] == ["of a client"]
+        assert await store.sweep_locks() == 0

@@ -197,7 +197,7 @@ def somebody_else() -> Iterator[None]:
 def test_a_file_that_cannot_be_used_says_why_and_what_to_do(
     tmp_path: Path, make: Callable[[Path], object], says: str
 ) -> None:
-    for folder in [tmp_path, *list(tmp_path.parents)[:2]]:
+    for folder in [tmp_path, *list(tmp_path.parents)[:3]]:
         folder.chmod(0o755)
     place = tmp_path / "place"
     place.mkdir()

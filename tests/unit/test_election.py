@@ -194,9 +194,21 @@ async def test_one_that_is_asked_to_step_down_lets_another_one_try(clock: list[f
 async def test_one_that_abstains_takes_what_is_meant_for_it(clock: list[float]) -> None:
     it = Table(clock, "a")
     term = await it.lead()
-    await it.elections.stopped(term, failed=True)
+    await it.elections.stopped(term)
     it.elector.set("a", meant_for=ME)
     await it.lead()
+
+
+async def test_one_whose_terms_cannot_begin_withdraws_for_longer_each_time(clock: list[float]) -> None:
+    it = Table(clock, "a", "b")
+    for pause in (5.0, 10.0):
+        await it.elections.stopped(await it.lead(), failed=True)
+        it.elector.set("a", meant_for=ME)
+        await it.elections.step()
+        assert (it.elections.term("a"), it.stood[-1]) == (None, (ME, ["b"]))
+        it.pass_time(pause)
+    await it.lead()
+    assert it.stood[-1] == (ME, ["a", "b"])
 
 
 async def test_one_that_was_replaced_learns_it_by_a_look(clock: list[float]) -> None:
@@ -255,9 +267,9 @@ async def test_a_look_that_fails_changes_nothing(clock: list[float]) -> None:
     assert term.trusted
 
 
-async def test_a_look_that_is_never_answered_is_given_up(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rota.election._ANSWER_WITHIN", 0.01)
+async def test_a_look_that_is_never_answered_is_given_up(clock: list[float]) -> None:
     it = Table(clock, "a")
+    it.elector.answer_within = 0.01
     it.elector.reply.clear()
     with pytest.raises(StoreUnavailable, match="no answer"):
         await it.elections.step()
@@ -309,7 +321,7 @@ async def test_one_that_closes_ends_its_terms_and_is_no_candidate(clock: list[fl
     assert it.elector.done == ["win a 1", "resign a 1"]
 
 
-async def test_what_is_being_won_while_one_closes_is_told_and_then_ended(clock: list[float]) -> None:
+async def test_what_is_being_won_while_one_closes_is_let_go_and_nobody_is_told(clock: list[float]) -> None:
     it = Table(clock, "a")
     await it.elections.step()
     await it.elections.stopped(it.told[0][1])
@@ -331,7 +343,7 @@ async def test_what_is_being_won_while_one_closes_is_told_and_then_ended(clock: 
     await asyncio.sleep(0)
     it.elector.reply.set()
     await asyncio.gather(step, close)
-    assert [what for what, _ in it.told] == ["began", "ended"]
+    assert (it.told, it.elector.done[-1]) == ([], "resign a 2")
 
 
 async def test_one_that_joined_anew_while_it_stood_stands_again(clock: list[float]) -> None:

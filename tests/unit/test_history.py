@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cluster.history import Act, Happened, Stored, complaints, read
@@ -140,6 +140,7 @@ def test_it_catches(name: str) -> None:
     assert any(told in complaint for complaint in complaints(*history)), complaints(*history)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_any_row_of_whole_terms_is_right_in_whatever_order_it_is_told(
     owners: list[tuple[int, bool]], rng: object

@@ -48,11 +48,14 @@ class Court:
         self.failed = failed
         self.stopped.set()
 
+    async def _let_go(self, term: Term) -> None:
+        self.did.append("let go")
+
     @asynccontextmanager
     async def sitting(self) -> AsyncIterator[Offices]:
         offices = Offices(
             [self.office], self.settings, store=lambda: cast(Roles, None), stopped=self._stopped,
-            emit=self.events.append,
+            let_go=self._let_go, emit=self.events.append,
         )  # fmt: skip
         offices.began(self.term)
         yield offices
@@ -216,3 +219,60 @@ def test_a_role_has_one_way_of_being_taken_over() -> None:
     office.take_over(None)
     with pytest.raises(NameClash, match="strict"):
         office.take_over("prompt")
+
+
+async def cancelled_inside() -> None:
+    """The most common way to stop something: its cancellation comes out of the await."""
+    task = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def test_a_lose_hook_that_awaits_what_it_cancelled_does_not_keep_the_role() -> None:
+    it = Court()
+    it.office.lose += [cancelled_inside, it.noting("lose")]
+    async with it.sitting() as offices:
+        await asyncio.sleep(0.01)
+        await it.end(offices)
+    assert it.did == ["lose", "stopped"]
+    assert [type(event) for event in it.events] == [LeaderFailed]
+
+
+async def test_a_service_that_awaits_what_was_cancelled_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.leader.backoff", lambda _: 0.0)
+    it, again = Court(), asyncio.Event()
+    starts: list[int] = []
+
+    async def serve() -> None:
+        starts.append(1)
+        if len(starts) == 1:
+            await cancelled_inside()
+        again.set()
+        await asyncio.Event().wait()
+
+    it.office.services.append(serve)
+    async with it.sitting() as offices:
+        await asyncio.wait_for(again.wait(), 10)
+        await it.end(offices)
+    assert len(starts) == 2
+    assert [type(event) for event in it.events] == [LeaderFailed]
+
+
+async def test_a_service_that_swallows_one_cancellation_is_cancelled_again() -> None:
+    it, started = Court(step_down_timeout=0.05), asyncio.Event()
+
+    async def stubborn() -> None:
+        for _ in range(2):
+            try:
+                started.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    it.office.services.append(stubborn)
+    async with it.sitting() as offices:
+        await asyncio.wait_for(started.wait(), 10)
+        await it.end(offices)
+    assert it.did == ["stopped"]
+    assert [type(event) for event in it.events] == [LeaderStuck]

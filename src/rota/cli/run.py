@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 
 from rota import Rota
-from rota.events import LeadershipEnded
-from rota.leader import EXIT_LOST
+from rota.leader import EXIT_LOST, exiting
 
 
 async def run_replica(app: Rota) -> int:
@@ -16,7 +14,7 @@ async def run_replica(app: Rota) -> int:
 
     The exit code: 0, or EXIT_LOST when it stopped because it lost a leadership.
     """
-    stop, lost = asyncio.Event(), threading.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def told(number: signal.Signals) -> None:
@@ -26,8 +24,6 @@ async def run_replica(app: Rota) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told, number)
-    if app.settings.exit_on_lost_leadership:
-        app.events.subscribe(LeadershipEnded, lambda event: lost.set() if event.lost else None)
     async with app:
         await stop.wait()
-    return EXIT_LOST if lost.is_set() else 0
+    return EXIT_LOST if exiting.is_set() else 0

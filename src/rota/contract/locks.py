@@ -75,3 +75,7 @@ class Locks(ABC):
     @abstractmethod
     async def list_locks(self, name: str | None = None) -> list[LockHolder]:
         """Who holds what, or who holds this one."""
+
+    @abstractmethod
+    async def sweep_locks(self) -> int:
+        """Forget holders whose time was over a minute ago, or whose replica is gone; how many."""

@@ -18,6 +18,7 @@ class Member(Protocol):
     """The replica that would lead."""
 
     id: int
+    trusted_until: float
 
     @property
     def store(self) -> Roles: ...
@@ -37,10 +38,11 @@ async def started_elector(settings: Settings, replica: Member, emit: Callable[[E
             return elector
         except NoKubernetes as error:
             emit(ElectorReplaced("kubernetes", own, error))
-    return StoreElector(
-        "lease" if settings.elector == "lease" else own, replica.store, replica_id=lambda: replica.id,
-        trusted=lambda: replica.leads_until,
-    )  # fmt: skip
+    if settings.elector == "lease":
+        return StoreElector(
+            "lease", replica.store, replica_id=lambda: replica.id, trusted=lambda: replica.trusted_until
+        )  # fmt: skip
+    return StoreElector(own, replica.store, replica_id=lambda: replica.id, trusted=lambda: replica.leads_until)
 
 
 def _kubernetes(settings: Settings, replica: Member, emit: Callable[[Event], None]) -> Elector:

@@ -15,10 +15,9 @@ from rota.elector import Elector
 
 
 class StoreElector(Elector):
-    by_lifeline = True
-
     def __init__(self, name: str, store: Roles, *, replica_id: Callable[[], int], trusted: Callable[[], float]) -> None:
         self.name, self._store, self._replica_id, self._trusted = name, store, replica_id, trusted
+        self.by_lifeline = name != "lease"
 
     async def look(self, roles: Sequence[str]) -> tuple[list[Seat], list[Candidate]]:
         return await self._store.look_roles()

@@ -46,10 +46,8 @@ POOLED = HANDLERS | {
 CONTROL = POOLED | {
     "lock_timeout": "1s",
     "statement_timeout": "2s",
-    "tcp_user_timeout": "5000",
     "tcp_keepalives_idle": "2",
     "tcp_keepalives_interval": "1",
-    "tcp_keepalives_count": "3",
 }
 
 _TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)

@@ -65,6 +65,9 @@ class PostgresLocks(PostgresBase):
     async def release_lock(self, token: int) -> bool:
         return bool(await self.fetch_value("release_lock", token))
 
+    async def sweep_locks(self) -> int:
+        return len(await self.fetch("sweep_locks"))
+
     async def list_locks(self, name: str | None = None) -> list[LockHolder]:
         if name is None:
             rows = await self.fetch("list_locks", pg.REPLICAS, self.settings.dead_after)

@@ -6,6 +6,7 @@ Where a pooler keeps no session there is no such lock; the beat alone tells who 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -25,7 +26,12 @@ class PostgresReplicas(PostgresBase):
 
     async def join(self, name: str, host: str, pid: int, jobs: Sequence[str], resume: int | None = None) -> Lifeline:
         # The server ends a silent session, and with it the session lock, when the others would give the replica up.
-        silence = {"idle_session_timeout": f"{int(self.settings.dead_after * 1000)}ms"}
+        # Its sockets too: not sooner, or it would be free while the replica still trusts itself.
+        patience = max(int(self.settings.dead_after * 1000), 1000)
+        silence = {
+            "idle_session_timeout": f"{patience}ms", "tcp_user_timeout": str(patience),
+            "tcp_keepalives_count": str(max(3, math.ceil(self.settings.dead_after) - 2)),
+        }  # fmt: skip
         route = await self._find_control()
         if route is Route.TRANSACTION and self.settings.elector in ("", "advisory"):
             raise PooledConnection("transaction", "control_url" if self.settings.control_url else "url")

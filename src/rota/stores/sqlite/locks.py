@@ -103,6 +103,12 @@ class SQLiteLocks(SQLiteBase):
 
         return await self.write(transition)
 
+    async def sweep_locks(self) -> int:
+        return await self.write(
+            lambda db: len(db.all("sweep_locks", (shifted(db.clocks()[1], -60.0),))),
+            unless=lambda db: None if db.value("sweep_locks.any", (shifted(db.clocks()[1], -60.0),)) else 0,
+        )
+
     async def list_locks(self, name: str | None = None) -> list[LockHolder]:
         def look(db: Session) -> list[_Seen]:
             rows = db.all("list_locks") if name is None else db.all("take_lock.look", (name,))

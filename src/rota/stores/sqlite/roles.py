@@ -83,7 +83,7 @@ class SQLiteRoles(SQLiteBase):
             Seat(
                 role=role, term=term, nonce=nonce, replica_id=holder, holder=name, elector=elector,
                 won_at=optional_time(won_at), released=bool(released), step_down=bool(asked), meant_for=meant_for,
-                alive=self._alive(holder, beat_at, locked, real), ended=_since(beat_at or ended_at, real),
+                alive=self._alive(holder, beat_at, locked, real), ended=_since(beat_at or ended_at or won_at, real),
             )
             for role, term, nonce, holder, name, elector, won_at, released, ended_at, asked, meant_for, beat_at, locked
             in db.all("look_roles", (real,))

@@ -70,3 +70,9 @@ select h.*, r.beat_at,
        case when r.locked then pg_try_advisory_xact_lock_shared($1, r.id) else false end as free
 from rota.lock_holders h left join rota.replicas r on r.id = h.replica_id
 order by h.name, h.fence
+
+-- name: sweep_locks
+delete from rota.lock_holders h
+where h.expires_at < clock_timestamp() - interval '1 minute'
+    or (h.replica_id is not null and not exists (select from rota.replicas r where r.id = h.replica_id))
+returning 1

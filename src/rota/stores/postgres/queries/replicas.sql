@@ -18,9 +18,10 @@ insert into rota.replicas (id, name, host, pid, jobs, session, locked, started_a
 values ($1, $2, $3, $4, $5::jsonb, $6, $7, clock_timestamp(), clock_timestamp())
 
 -- name: join.oust
--- The server may not have noticed yet that our own old connection is gone.
+-- The server may not have noticed yet that our own old connection is gone. Who only looks has another lock.
 select pg_terminate_backend(pid) from pg_locks
 where locktype = 'advisory' and classid = $1::bigint::oid and objid = $2::bigint::oid and granted
+    and mode = 'ExclusiveLock'
     and database = (select oid from pg_database where datname = current_database()) and pid <> pg_backend_pid()
 
 -- name: join.resume

@@ -18,7 +18,7 @@ candidates as (
 )
 select r.role, r.term, r.nonce, r.replica_id, r.holder, r.elector, r.won_at, r.released,
        coalesce(not h.free and h.beat_at > clock_timestamp() - $2 * interval '1 second', false) as alive,
-       extract(epoch from clock_timestamp() - coalesce(h.beat_at, r.ended_at))::float8 as ended,
+       extract(epoch from clock_timestamp() - coalesce(h.beat_at, r.ended_at, r.won_at))::float8 as ended,
        coalesce(r.step_down = r.term, false) as step_down,
        case when r.meant_until > clock_timestamp() then r.meant_for end as meant_for,
        c.known
@@ -27,8 +27,12 @@ order by r.role
 
 -- name: win_role
 -- The row is locked before anything is judged. If somebody was faster, it has another term than the one that was seen.
-with seat as materialized (
-    select role, term, nonce, replica_id from rota.roles where role = $1 for update
+-- The winner's own row first, as where it is removed: nobody wins who is being buried.
+with me as materialized (
+    select id, name from rota.replicas where id = $2 for key share
+),
+seat as materialized (
+    select role, term, nonce, replica_id from rota.roles where role = $1 and exists (select from me) for update
 ),
 judged as materialized (
     select s.*, p.id is null or p.id = $2
@@ -40,10 +44,9 @@ won as (
     update rota.roles r
     set term = r.term + 1, nonce = $4, replica_id = $2, elector = $5, won_at = clock_timestamp(), released = false,
         ended_at = null, step_down = null, meant_for = null, meant_until = null,
-        holder = (select name from rota.replicas where id = $2)
+        holder = (select name from me)
     from judged j
     where r.role = j.role and j.nonce <> $4 and ($6 or (j.term = $3 and j.vacant))
-        and exists (select from rota.replicas where id = $2)
     returning r.term
 )
 select term from won

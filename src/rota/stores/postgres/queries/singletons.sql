@@ -34,7 +34,8 @@ update rota.singletons set beat_at = rota.rota_now() where name = $1 and exists 
 -- name: note_execution
 with fence as (select 1 from rota.roles where role = $2 and term = $3 and nonce = $4 for share)
 update rota.singletons
-set executed_at = rota.rota_now(), run_count = run_count + 1, last_error = $5,
+set executed_at = case when $5::text is null then rota.rota_now() else executed_at end,
+    run_count = run_count + 1, last_error = $5,
     failure_count = failure_count + case when $5::text is null then 0 else 1 end
 where name = $1 and exists (select from fence)
 returning name
@@ -53,15 +54,18 @@ order by s.name
 select name, state, reason, at from rota.lost_states where name = $1 order by id desc
 
 -- name: reset_singleton
-with deposed as (
-    update rota.roles set nonce = 0 where role = 'singleton:' || $1
+-- The role first, as everywhere.
+with deposed as materialized (
+    update rota.roles set nonce = 0 where role = 'singleton:' || $1 returning 1
 ),
 kept as (
     insert into rota.lost_states (name, state, reason)
-    select name, state::text, 'reset by hand' from rota.singletons where name = $1 and state is not null
+    select name, state::text, 'reset by hand' from rota.singletons
+    where name = $1 and state is not null and (select count(*) from deposed) >= 0
     returning name
 )
-update rota.singletons s set state = null, saved_at = null, expires_at = null where s.name = $1
+update rota.singletons s set state = null, saved_at = null, expires_at = null
+where s.name = $1 and (select count(*) from deposed) >= 0
 returning exists (select from kept), pg_notify('rota', 'roles')
 
 -- name: expire_states

@@ -29,3 +29,13 @@ delete from lock_holders where token = ?1 returning replica_id is not null or ex
 -- name: list_locks
 select h.token, h.name, h.fence, h.holder, h.replica_id, h.acquired_at, h.expires_at, r.beat_at, r.locked
 from lock_holders h left join replicas r on r.id = h.replica_id order by h.name, h.fence
+
+-- name: sweep_locks
+delete from lock_holders
+where expires_at < ?1 or (replica_id is not null and replica_id not in (select id from replicas))
+returning 1
+
+-- name: sweep_locks.any
+select exists (
+    select 1 from lock_holders
+    where expires_at < ?1 or (replica_id is not null and replica_id not in (select id from replicas)))

@@ -23,7 +23,7 @@ update singletons set beat_at = ?2 where name = ?1
 
 -- name: note_execution
 update singletons
-set executed_at = ?2, run_count = run_count + 1, last_error = ?3, failure_count = failure_count + (?3 is not null)
+set executed_at = case when ?3 is null then ?2 else executed_at end, run_count = run_count + 1, last_error = ?3, failure_count = failure_count + (?3 is not null)
 where name = ?1
 
 -- name: list_singletons
