@@ -53,9 +53,12 @@ async def test_a_leader_that_cannot_renew_its_lease_steps_down(
     async with ApiServer() as server:
         app, ended = service(url, server, tmp_path, "first", monkeypatch), asyncio.Event()
         loop = asyncio.get_running_loop()
-        app.events.subscribe(
-            LeadershipEnded, lambda event: loop.call_soon_threadsafe(ended.set) if event.lost else None
-        )
+
+        def heard(event: LeadershipEnded) -> None:
+            if event.lost:
+                loop.call_soon_threadsafe(ended.set)
+
+        app.events.subscribe(LeadershipEnded, heard)
         async with app:
             await until(lambda: asyncio.sleep(0, app.leads()))
             me = app.leadership()
