@@ -126,7 +126,12 @@ class Lock:
         return Contest(keeper, self._wanted, _checked(timeout))
 
     def _mine(self) -> Hold | None:
-        return self._holds.get(asyncio.current_task())
+        """What this task holds; or what one took that has ended and handed it on, as inside of `asyncio.wait_for`."""
+        hold = self._holds.get(asyncio.current_task())
+        if hold is None:
+            ended = [each for each in self._holds.values() if each and each.task is not None and each.task.done()]
+            hold = ended[0] if len(ended) == 1 else None
+        return hold
 
     def _entered(self) -> Hold | None:
         """What this block's beginning took, also if it ends in another task (an exit stack, a fixture)."""

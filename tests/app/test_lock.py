@@ -431,12 +431,13 @@ async def test_nobody_else_has_it_while_the_cancelled_block_tidies_up(url: str) 
 async def test_swallowing_the_cancellation_does_not_help(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_CANCEL_AGAIN", 0.1)
     swallowed = 0
+    deposing: list[asyncio.Task[None]] = []
     async with Rota(url, replica="r0", **QUICK) as app:
 
         async def work() -> None:
             nonlocal swallowed
             async with app.lock("ledger"):
-                await depose(url, app)
+                deposing.append(asyncio.create_task(depose(url, app)))
                 for _ in range(3):
                     try:
                         await asyncio.sleep(20)
@@ -445,6 +446,7 @@ async def test_swallowing_the_cancellation_does_not_help(url: str, monkeypatch: 
 
         with pytest.raises(LockLost):
             await work()
+        await asyncio.gather(*deposing)
         assert swallowed == 3
         task = asyncio.current_task()
         assert task is not None
@@ -686,3 +688,12 @@ async def test_a_lock_inside_of_a_transactional_run_is_refused(url: str) -> None
 
     async with app:
         assert await (await work.enqueue()).result(30) == "refused"
+
+
+async def test_what_a_task_took_and_handed_on_can_be_released(url: str) -> None:
+    async with Rota(url) as app:
+        lock = app.lock("ledger")
+        await asyncio.create_task(lock.acquire())  # as `asyncio.wait_for` does
+        assert lock.held
+        await lock.release()
+        assert not lock.held
