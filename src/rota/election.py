@@ -278,21 +278,22 @@ class Elections(Service):
             self._failed_starts.pop(term.role, None)
         if failed or not term.lost:
             self._abstains_until[term.role] = steady() + _ABSTAIN * 2 ** self._failed_starts.get(term.role, 0)
+        await self.let_go(term)
+        if self._terms.get(term.role) is term:
+            del self._terms[term.role]
+        self.wake()
+
+    async def let_go(self, term: Term) -> None:
+        """Others may lead; once. Where code of a lost term does not stop, this comes before `stopped`, and the role is
+        not led here before that."""
+        if term.let_go:
+            return
         term.let_go = True
         try:
             async with asyncio.timeout(_RELEASE_WITHIN):
                 await self._elector.resign(term.fence, term.meant_for)
         except (RotaError, TimeoutError) as error:
             self.emit(ServiceFailed(self.name, error))  # others see that it is vacant when this replica is dead
-        finally:
-            if self._terms.get(term.role) is term:
-                del self._terms[term.role]
-            self.wake()
-
-    async def let_go(self, term: Term) -> None:
-        """The term was lost and its code does not stop: others may lead. Here the role is not led before it has."""
-        with contextlib.suppress(RotaError, TimeoutError):
-            await self._answered(self._elector.resign(term.fence))
 
     async def close(self) -> None:
         """Take nothing more, and end what is led. The others need not wait for this one any more."""
