@@ -88,6 +88,13 @@ MUTANTS = [
         "tests/unit/test_scheduler.py",
     ),
     Mutant(
+        "a claim is cut off at the stop",
+        "src/rota/worker.py",
+        "        await asyncio.wait([claimer], timeout=_GRACE)\n        claimer.cancel()\n",
+        "        claimer.cancel()\n        await asyncio.wait([claimer], timeout=_GRACE)\n",
+        "tests/app/test_oddities.py -k under_way_at_the_stop",
+    ),
+    Mutant(
         "the pool closes on what is under way",
         f"{PG}/pool.py",
         "async with asyncio.timeout(_GRACE):",

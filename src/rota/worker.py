@@ -66,6 +66,7 @@ class Worker:
         self._used_up: list[int] = []
         self._progress: dict[int, tuple[int, int, str]] = {}
         self._deadlines: list[tuple[float, int, Attempt]] = []
+        self._stopping = False
         self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
         self._news = True
         """Somebody says that there may be something to claim."""
@@ -129,8 +130,11 @@ class Worker:
         if not self._tasks:
             return
         claimer, flusher, watcher = self._tasks
-        claimer.cancel()
+        # A claim that is under way comes to its end: cut off, its runs would be nobody's, and count an attempt.
+        self._stopping = True
+        self._hungry.set_here()
         await asyncio.wait([claimer], timeout=_GRACE)
+        claimer.cancel()
         for lane in self.lanes:
             for attempt in lane.take_queued():
                 self._settle(attempt, attempt.given_back())
@@ -158,7 +162,7 @@ class Worker:
     # -- claiming ----------------------------------------------------------------------------------
 
     async def _claim_loop(self) -> None:
-        while True:
+        while not self._stopping:
             again = False
             if self._news:
                 self._news = False
@@ -166,7 +170,7 @@ class Worker:
                     lane.more = bool(lane.jobs)
             for lane in self.lanes:
                 room, replica_id = min(lane.room(), _BATCH), self._standing()
-                if lane.more and room and replica_id:
+                if lane.more and room and replica_id and not self._stopping:
                     lane.more = await self._claim(lane, replica_id, room) == room
                     again = again or lane.more
             if not again:
@@ -183,10 +187,10 @@ class Worker:
                 self._emit(ServiceFailed("claimer", error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
-                while not (standing := self._standing()):
+                while not (standing := self._standing()) and not self._stopping:
                     await asyncio.sleep(0.1)
-                if standing != replica_id:
-                    return 0  # what the old incarnation may have claimed was buried with it
+                if standing != replica_id or self._stopping:
+                    return 0  # what this incarnation may have claimed is freed with it
         attempts, self._verbose = [], self._wanted(RunFinished)
         member = Member(replica_id, self._settings.replica)
         for claim in claims:

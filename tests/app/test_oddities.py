@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -252,3 +253,29 @@ async def test_a_claim_is_not_tried_again_under_a_number_that_was_given_up(
         monkeypatch.undo()
     assert (asked[0][0], asked[1][0]) == (mine, mine + 1)
     assert asked[0][1] != asked[1][1], "an old token may belong to an old number's claim"
+
+
+async def test_a_claim_that_is_under_way_at_the_stop_counts_as_no_attempt(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, claimed = Rota(url), asyncio.Event()
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app:
+        real = app.store.claim_runs
+
+        async def slow(*arguments: Any) -> Any:
+            claims = await real(*arguments)
+            if claims:
+                claimed.set()
+                await asyncio.sleep(0.2)  # it is committed; the answer is on its way
+            return claims
+
+        monkeypatch.setattr(app.store, "claim_runs", slow)
+        run = await work.enqueue()
+        await asyncio.wait_for(claimed.wait(), 30)
+    async with app.client():
+        [row] = await app.store.get_runs([run.id])
+    assert (row.state, row.attempt) in {("queued", 0), ("succeeded", 1)}
