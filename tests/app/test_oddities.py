@@ -279,3 +279,30 @@ async def test_a_claim_that_is_under_way_at_the_stop_counts_as_no_attempt(
     async with app.client():
         [row] = await app.store.get_runs([run.id])
     assert (row.state, row.attempt) in {("queued", 0), ("succeeded", 1)}
+
+
+async def test_however_often_the_stop_is_cancelled_what_was_done_is_recorded(url: str) -> None:
+    app, started, finish = Rota(url), asyncio.Event(), asyncio.Event()
+    runs: list[int] = []
+
+    @app.job
+    async def work() -> None:
+        started.set()
+        await finish.wait()
+
+    async def serve() -> None:
+        async with app:
+            runs.append((await work.enqueue()).id)
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(serve())
+    await asyncio.wait_for(started.wait(), 30)
+    for _ in range(3):
+        serving.cancel()
+        await asyncio.sleep(0.05)
+    finish.set()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    async with app.client():
+        [row] = await app.store.get_runs(runs)
+    assert (row.state, row.attempt) == ("succeeded", 1)

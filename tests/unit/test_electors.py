@@ -61,6 +61,12 @@ async def test_a_look_shows_all_roles_because_each_is_somebodys_load() -> None:
     assert candidates
 
 
+@pytest.mark.parametrize(("name", "ends"), [("advisory", True), ("file", True), ("lease", False)])
+def test_terms_end_with_the_connection_only_where_it_carries_a_session_lock(name: str, ends: bool) -> None:
+    it = StoreElector(name, cast(Roles, None), replica_id=lambda: ME, trusted=lambda: 0.0)
+    assert it.by_lifeline is ends
+
+
 def test_a_nonce_is_never_nobodys() -> None:
     assert all(0 < new_nonce() < 2**63 for _ in range(100))
 

@@ -48,7 +48,8 @@ class Body:
 @pytest.fixture
 def body(monkeypatch: pytest.MonkeyPatch) -> Body:
     now = [1000.0]
-    monkeypatch.setattr("rota.replica.steady", lambda: now[0])
+    for module in ("replica", "trust"):
+        monkeypatch.setattr(f"rota.{module}.steady", lambda: now[0])
     return Body(now)
 
 
@@ -77,3 +78,15 @@ async def test_one_that_was_deposed_is_cut_off(body: Body) -> None:
     await heart.step()
     assert (body.trusted_until, body.why) == (0.0, "this replica was deposed")
     assert not heart.attached
+
+
+@pytest.mark.parametrize("elector", ["advisory", "lease"])
+async def test_a_cut_connection_frees_nothing_where_there_is_no_session_lock(body: Body, elector: str) -> None:
+    body.settings = Settings(url="postgresql://localhost/x", elector=elector)
+    heart = Heart(cast(Any, body), lambda _: None)
+    await heart.step()
+    before = body.trust.until
+    body.error = StoreUnavailable("cut")
+    with pytest.raises(StoreUnavailable):
+        await heart.step()
+    assert (body.trust.until == before) == (elector == "lease")

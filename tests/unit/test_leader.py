@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,8 +18,9 @@ from rota.election import Term
 from rota.elector import Elector
 from rota.errors import LeadershipLost, NameClash
 from rota.events import Event, LeaderFailed, LeaderStuck
-from rota.leader import Leadership, Office, Offices
+from rota.leader import Leadership, Office, Offices, end_process
 from rota.settings import Settings
+from rota.succession import Takeover
 
 
 class Sure:
@@ -276,3 +279,59 @@ async def test_a_service_that_swallows_one_cancellation_is_cancelled_again() -> 
         await it.end(offices)
     assert it.did == ["stopped"]
     assert [type(event) for event in it.events] == [LeaderStuck]
+
+
+async def stubborn_under(takeover: Takeover) -> Court:
+    """A term is lost whose service ignores the first two cancellations."""
+    it, started = Court(beat=0.01, lease=0.05, dead_after=0.1), asyncio.Event()
+    it.office.takeover = takeover
+
+    async def stubborn() -> None:
+        for _ in range(3):
+            try:
+                started.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    it.office.services.append(stubborn)
+    it.office.lose.append(it.noting("lose"))
+    async with it.sitting() as offices:
+        await asyncio.wait_for(started.wait(), 10)
+        await it.end(offices, lost=True)
+    return it
+
+
+async def test_others_may_lead_while_code_of_a_lost_term_does_not_stop() -> None:
+    it = await stubborn_under("prompt")
+    assert it.did == ["lose", "let go", "stopped"]
+
+
+async def test_a_strict_role_is_not_let_go_while_code_of_its_lost_term_runs() -> None:
+    it = await stubborn_under("strict")
+    assert it.did == ["lose", "stopped"]
+
+
+@pytest.mark.parametrize(("lost", "forced", "ends"), [(True, False, True), (True, True, False), (False, False, False)])
+async def test_the_process_ends_for_a_term_that_was_lost_and_not_for_an_operators_order(
+    monkeypatch: pytest.MonkeyPatch, lost: bool, forced: bool, ends: bool
+) -> None:
+    ended: list[float] = []
+    monkeypatch.setattr("rota.leader.end_process", ended.append)
+    it = Court(exit_on_lost_leadership=True)
+    it.term.forced = forced
+    async with it.sitting() as offices:
+        await asyncio.sleep(0.01)
+        await it.end(offices, lost=lost)
+        await asyncio.sleep(0.01)
+    assert bool(ended) == ends
+
+
+def test_a_process_is_told_to_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr("rota.leader.exiting", threading.Event())
+    monkeypatch.setattr("rota.leader.signal.raise_signal", told.append)
+    monkeypatch.setattr("rota.leader.threading.Timer", lambda *_: SimpleNamespace(start=lambda: None))
+    for _ in range(2):
+        end_process(30.0)
+    assert told == [signal.SIGTERM]

@@ -1,0 +1,117 @@
+"""Roles on Postgres while somebody else is in the middle of something: who waits for whom, and who is let live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from rota.contract.singletons import role_of
+from rota.settings import Settings
+from rota.stores import open_store
+from rota.stores.postgres import connection as pg
+from tests.app.waiting import until
+from tests.harness import Databases, execute
+from tests.store.leading import seat, standing, win
+from tests.store.steps import opened
+
+
+@pytest.fixture
+def url(databases: Databases, tmp_path: Path) -> str:
+    return databases.new("postgres", tmp_path)
+
+
+@asynccontextmanager
+async def somebody(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def waits_for_a_lock(url: str) -> None:
+    waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    await until(lambda: execute(url, waits))
+
+
+async def test_one_that_is_being_buried_wins_nothing(url: str) -> None:
+    async with standing(url) as (store, [first, _]), somebody(url) as caretaker:
+        async with caretaker.transaction():
+            await caretaker.execute("delete from rota.replicas where id = $1", first.replica_id)
+            winning = asyncio.create_task(win(store, first))
+            await waits_for_a_lock(url)
+        assert await winning is None
+        assert (await seat(store)).term == 0
+
+
+async def test_a_reset_waits_behind_a_fenced_write_and_not_across_it(url: str) -> None:
+    async with opened(url) as store, somebody(url) as body:
+        line = await store.join("a", "host", 1, [])
+        try:
+            await store.stand(line.replica_id, [role_of("importer")])
+            fence = await store.win_role(role_of("importer"), line.replica_id, seen=0, nonce=7, elector="test")
+            assert fence is not None
+            await store.begin_singleton("importer", fence, ttl=None, heartbeat=30, expect_every=None)
+            async with body.transaction():
+                await body.execute("set local lock_timeout = '3s'")
+                await store.check_fence(fence, body)
+                resetting = asyncio.create_task(store.reset_singleton("importer"))
+                await waits_for_a_lock(url)
+                # The row that the write is about is not the reset's already.
+                await body.execute("update rota.singletons set beat_at = now() where name = 'importer'")
+            assert await resetting is False
+        finally:
+            await line.close()
+
+
+async def test_one_that_resumes_ends_its_own_old_session_and_not_those_that_look(url: str) -> None:
+    async with opened(url) as store, somebody(url) as looking:
+        line = await store.join("a", "host", 1, [])
+        old: Any = line
+        # The server has not noticed that the old connection is gone; a caretaker looks as soon as its lock is free.
+        await looking.execute("set statement_timeout = '10s'")
+        look = asyncio.create_task(
+            looking.fetchval("select pg_advisory_lock_shared($1, $2), pg_backend_pid()", pg.REPLICAS, line.replica_id)
+        )
+        await waits_for_a_lock(url)
+        resuming = asyncio.create_task(store.join("a", "host", 1, [], resume=line.replica_id))
+        await look
+        await asyncio.sleep(0.1)
+        await looking.execute("select pg_advisory_unlock_shared($1, $2)", pg.REPLICAS, line.replica_id)
+        resumed = await resuming
+        assert resumed.replica_id == line.replica_id
+        await resumed.close()
+        await old.close()
+
+
+async def test_the_server_does_not_give_up_a_session_before_its_replica_does(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, str] = {}
+    real = pg.line
+
+    async def noting(route: Any, address: str, tag: str, settings: dict[str, str], **more: Any) -> Any:
+        asked.update(settings)
+        return await real(route, address, tag, settings, **more)
+
+    monkeypatch.setattr(pg, "line", noting)
+    store = open_store(Settings(url=url, beat=2, lease=6, dead_after=10))
+    await store.open()
+    try:
+        await store.migrate()
+        await (await store.join("a", "host", 1, [])).close()
+    finally:
+        await store.close()
+    lease = 6.0
+    probes = int(asked["tcp_keepalives_idle"]) + int(asked["tcp_keepalives_interval"]) * int(
+        asked["tcp_keepalives_count"]
+    )
+    assert asked["idle_session_timeout"] == "10000ms"
+    assert int(asked["tcp_user_timeout"]) / 1000 > lease
+    assert probes > lease
