@@ -15,7 +15,7 @@ RUN = ["--extra", "cli", "--group", "build"]
 def main() -> None:
     subprocess.run([*COMPILE, *RUN, "-o", "requirements.lock"], check=True)
     extras = [word for name in ("embedded", "fast", "telemetry", "kubernetes") for word in ("--extra", name)]
-    dev = [*extras, "--group", "dev", "--group", "bench"]
+    dev = [*extras, "--group", "dev", "--group", "bench", "--group", "docs"]
     subprocess.run([*COMPILE, *RUN, *dev, "-o", "requirements-dev.lock"], check=True)
 
 
