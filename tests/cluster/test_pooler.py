@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from rota import Rota
 from rota.errors import Misconfigured, PooledConnection
+from rota.stores.postgres.route import Route, find_route
 from tests.cluster.cluster import BEAT, DEAD_AFTER, Cluster, Process, cluster, until
 from tests.harness import Databases
 from tests.pgbouncer import PgBouncer, pgbouncer
@@ -42,6 +44,12 @@ async def test_transaction_mode_is_refused_and_both_ways_out_are_named(url: str,
             pass
     for wayout in ("control_url=", "ROTA_CONTROL_URL", "elector lease", "ROTA_ELECTOR=lease"):
         assert wayout in str(caught.value)
+
+
+async def test_many_who_ask_at_one_moment_all_see_transaction_mode(url: str, transactions: PgBouncer) -> None:
+    for _ in range(40):
+        asked = [find_route(transactions.url(url), "rota-test", timeout=10) for _ in range(3)]
+        assert await asyncio.gather(*asked) == [Route.TRANSACTION] * 3
 
 
 async def test_a_control_url_that_leads_through_it_as_well_is_refused(url: str, transactions: PgBouncer) -> None:

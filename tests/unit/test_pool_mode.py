@@ -18,36 +18,37 @@ from rota.stores.postgres.route import Route, local, options, pool_mode
 
 
 class Scripted:
-    """A connection that sees these process ids, one after the other."""
+    """A connection that sees these process ids, one after the other; and overhears another, or somebody else."""
 
-    def __init__(self, *pids: int | Exception) -> None:
+    def __init__(self, *pids: int | Exception, beside: Scripted | None = None, overhears: str | None = "") -> None:
         self._pids: Iterator[int | Exception] = iter(pids)
+        self._beside, self._overhears = beside, overhears
+        self.said = ""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         yield
 
-    async def execute(self, _: str) -> None:
-        pass
+    async def execute(self, query: str) -> None:
+        self.said = query
 
-    async def fetchval(self, _: str) -> int:
+    async def fetchrow(self, query: str, *of: int) -> tuple[Any, ...]:
         pid = next(self._pids)
         if pid == 0:
             await asyncio.sleep(60)
         if isinstance(pid, Exception):
             raise pid
-        return pid
-
-    async def fetchrow(self, query: str) -> tuple[str, int]:
-        return "0", await self.fetchval(query)
+        if not of:
+            return "0", pid
+        return pid, self._beside.said if self._beside and self._overhears == "" else self._overhears
 
 
 @pytest.mark.parametrize(
     ("first", "second", "mode"),
     [
-        ((7, 7, 7, 7), (8, 8, 8), Route.SESSION),
+        ((7, 7, 7, 7, 7, 7), (8, 8, 8, 8, 8), Route.SESSION),
         ((7, 9), (8,), Route.TRANSACTION),
-        ((7, 7, 7, 9), (8, 8, 8), Route.TRANSACTION),
+        ((7, 7, 7, 7, 7, 9), (8, 8, 8, 8, 8), Route.TRANSACTION),
         ((7, 9), (7,), Route.TRANSACTION),
         ((7, 0), (8,), Route.TRANSACTION),
     ],
@@ -57,8 +58,18 @@ async def test_a_session_that_changes_is_not_ones_own(
     monkeypatch: pytest.MonkeyPatch, first: tuple[int, ...], second: tuple[int, ...], mode: Route
 ) -> None:
     monkeypatch.setattr(route, "_PATIENCE", 0.05)
-    a, b = Scripted(*first), Scripted(*second)
-    assert await _mode(a, b) is mode
+    a = Scripted(*first)
+    assert await _mode(a, Scripted(*second, beside=a)) is mode
+
+
+@pytest.mark.parametrize(
+    ("overhears", "mode"),
+    [("select of_a_third", Route.TRANSACTION), (None, Route.SESSION)],
+    ids=["a third one used it in between", "the server does not tell"],
+)
+async def test_a_session_that_comes_back_is_not_ones_own_either(overhears: str | None, mode: Route) -> None:
+    a = Scripted(*[7] * 6)
+    assert await _mode(a, Scripted(*[8] * 5, beside=a, overhears=overhears)) is mode
 
 
 async def test_a_pooler_with_nothing_free_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

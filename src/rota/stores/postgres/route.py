@@ -9,6 +9,7 @@ statement mode there are no transactions, and nothing can be done.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,12 @@ import asyncpg
 from rota.errors import PooledConnection, StoreUnavailable
 from rota.stores.postgres.pool import Connection, begun
 
-_LOOKS, _PATIENCE = 3, 3.0
+_LOOKS, _PATIENCE = 5, 3.0
+# What a process ran last; null where the server does not track that.
+_OVERHEARD = """
+select pg_backend_pid(), case when current_setting('track_activities')::bool then
+    coalesce((select query from pg_stat_activity where pid = $1), '') end
+"""
 # These are the session's or its socket's; a transaction has no use for them.
 _OF_SESSIONS = ("tcp_", "plan_cache_mode", "idle_session_timeout")
 
@@ -106,21 +112,30 @@ async def find_route(url: str, tag: str, timeout: float) -> Route:
 
 
 async def pool_mode(first: Connection, second: Connection) -> Route:
-    """In session mode the first keeps its server process, whatever the second one holds."""
+    """In session mode the first keeps its server process, and nobody else ever uses that.
+
+    The first one speaks and falls silent; then its process must not be the second one's, and what it ran last must
+    still be what the first one said. On a busy pooler the process may have gone to a third client and come back:
+    the last query tells of that too.
+    """
     try:
         async with asyncio.timeout(_PATIENCE):
             _, own = await _look(first)
-        for _ in range(_LOOKS):
+        for n in range(_LOOKS):
+            said = f"select /* {own} {n} {secrets.token_hex(4)} */ 1"
             async with asyncio.timeout(_PATIENCE):
+                await first.execute(said)
                 await second.execute("begin")
-                held = await second.fetchval("select pg_backend_pid()")
+                row = await second.fetchrow(_OVERHEARD, own)
+            assert row is not None
             try:
                 async with asyncio.timeout(_PATIENCE):
                     _, now = await _look(first)
             except TimeoutError:
                 # The first one has to wait for what the second one holds: they share.
                 return Route.TRANSACTION
-            if held == own or now != own:
+            held, last = row
+            if held == own or now != own or last not in (said, None):
                 return Route.TRANSACTION
             await second.execute("rollback")
     except TimeoutError as error:
