@@ -95,6 +95,48 @@ MUTANTS = [
         "tests/app/test_oddities.py -k under_way_at_the_stop",
     ),
     Mutant(
+        "one that is being buried wins a role",
+        f"{PG}/queries/roles.sql",
+        "where id = $2 for key share",
+        "where id = $2",
+        "tests/store/test_postgres_roles.py -k buried",
+    ),
+    Mutant(
+        "a reset takes its rows in another order than a fenced write",
+        f"{PG}/queries/singletons.sql",
+        "where s.name = $1 and (select count(*) from deposed) >= 0",
+        "where s.name = $1",
+        "tests/store/test_postgres_roles.py -k reset",
+    ),
+    Mutant(
+        "one that resumes ends the sessions of those that look",
+        f"{PG}/queries/replicas.sql",
+        "    and mode = 'ExclusiveLock'\n",
+        "",
+        "tests/store/test_postgres_roles.py -k resumes",
+    ),
+    Mutant(
+        "a busy pooler that gives the session back is taken for one in session mode",
+        f"{PG}/route.py",
+        " or last not in (said, None):",
+        ":",
+        "tests/unit/test_pool_mode.py tests/cluster/test_pooler.py -k 'comes_back or one_moment'",
+    ),
+    Mutant(
+        "the server gives up a session before its replica does",
+        f"{PG}/replicas.py",
+        '"tcp_user_timeout": str(patience),',
+        '"tcp_user_timeout": "5000",',
+        "tests/store/test_postgres_roles.py -k server_does_not",
+    ),
+    Mutant(
+        "a second cancellation ends the stop",
+        "src/rota/app.py",
+        "        except asyncio.CancelledError as error:\n            cancelled = error\n",
+        "        except asyncio.CancelledError:\n            raise\n",
+        "tests/app/test_oddities.py -k however_often",
+    ),
+    Mutant(
         "the pool closes on what is under way",
         f"{PG}/pool.py",
         "async with asyncio.timeout(_GRACE):",
@@ -548,7 +590,11 @@ def caught(mutant: Mutant) -> tuple[bool, str]:
             shell=True, cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder / 'src'}"}, text=True,
             capture_output=True, check=False,
         )  # fmt: skip
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [
+        line.partition(" ")[2].partition(" - ")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
     if done.returncode != 1 or not failed:
         return False, done.stdout[-300:]
     # The guard is what made the difference: with it, the same test passes.

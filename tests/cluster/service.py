@@ -64,6 +64,13 @@ async def steady(ctx: Context) -> Holder:
 
 
 @app.job()
+async def slow(ctx: Context) -> Holder:
+    with traced(ctx) as me:
+        await asyncio.sleep(random.uniform(1.05, 1.4))  # always until after the next tick
+        return me
+
+
+@app.job()
 def plain(ctx: Context) -> Holder:
     with traced(ctx) as me:
         time.sleep(random.uniform(0, 0.15))

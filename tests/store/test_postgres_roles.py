@@ -20,6 +20,11 @@ from tests.harness import Databases, execute
 from tests.store.leading import seat, standing, win
 from tests.store.steps import opened
 
+ASKED_FOR_THE_LOCK = """
+select 1 from pg_stat_activity
+where datname = current_database() and application_name like 'rota-%' and query like '%pg_try_advisory_lock($1, $2)%'
+"""
+
 
 @pytest.fixture
 def url(databases: Databases, tmp_path: Path) -> str:
@@ -59,7 +64,8 @@ async def test_a_reset_waits_behind_a_fenced_write_and_not_across_it(url: str) -
             assert fence is not None
             await store.begin_singleton("importer", fence, ttl=None, heartbeat=30, expect_every=None)
             async with body.transaction():
-                await body.execute("set local lock_timeout = '3s'")
+                # Less than the server takes to notice a deadlock and to end one of them.
+                await body.execute("set local lock_timeout = '200ms'")
                 await store.check_fence(fence, body)
                 resetting = asyncio.create_task(store.reset_singleton("importer"))
                 await waits_for_a_lock(url)
@@ -70,24 +76,30 @@ async def test_a_reset_waits_behind_a_fenced_write_and_not_across_it(url: str) -
             await line.close()
 
 
-async def test_one_that_resumes_ends_its_own_old_session_and_not_those_that_look(url: str) -> None:
-    async with opened(url) as store, somebody(url) as looking:
-        line = await store.join("a", "host", 1, [])
-        old: Any = line
-        # The server has not noticed that the old connection is gone; a caretaker looks as soon as its lock is free.
-        await looking.execute("set statement_timeout = '10s'")
-        look = asyncio.create_task(
-            looking.fetchval("select pg_advisory_lock_shared($1, $2), pg_backend_pid()", pg.REPLICAS, line.replica_id)
-        )
-        await waits_for_a_lock(url)
-        resuming = asyncio.create_task(store.join("a", "host", 1, [], resume=line.replica_id))
-        await look
-        await asyncio.sleep(0.1)
-        await looking.execute("select pg_advisory_unlock_shared($1, $2)", pg.REPLICAS, line.replica_id)
-        resumed = await resuming
-        assert resumed.replica_id == line.replica_id
-        await resumed.close()
+async def test_one_that_resumes_ends_its_own_old_session(url: str) -> None:
+    async with opened(url) as store:
+        # The server has not noticed that the old connection is gone.
+        old = await store.join("a", "host", 1, [])
+        try:
+            resumed = await store.join("a", "host", 1, [], resume=old.replica_id)
+            assert resumed.replica_id == old.replica_id
+            await resumed.close()
+        finally:
+            await old.close()
+
+
+async def test_one_that_resumes_waits_for_those_that_look_at_its_lock(url: str) -> None:
+    async with opened(url) as store, somebody(url) as caretaker:
+        old = await store.join("a", "host", 1, [])
         await old.close()
+        key = (pg.REPLICAS, old.replica_id)
+        await caretaker.execute("select pg_advisory_lock_shared($1, $2)", *key)
+        resuming = asyncio.create_task(store.join("a", "host", 1, [], resume=old.replica_id))
+        await until(lambda: execute(url, ASKED_FOR_THE_LOCK))
+        await caretaker.execute("select pg_advisory_unlock_shared($1, $2)", *key)
+        resumed = await resuming
+        assert resumed.replica_id == old.replica_id
+        await resumed.close()
 
 
 async def test_the_server_does_not_give_up_a_session_before_its_replica_does(
