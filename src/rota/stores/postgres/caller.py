@@ -79,7 +79,7 @@ def _text(value: Any) -> str:
 def _say(talk: Talk, caller: Caller) -> list[Enqueued]:
     if caller.database != "postgresql":
         raise BadInput(
-            f"connection leads to {caller.database}, but this app's url to Postgres: pass one to the same database"
+            f"connection leads to {caller.database}, but the app's url to Postgres: pass one to that database"
         )
     try:
         sql, value = next(talk)

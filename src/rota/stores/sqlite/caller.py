@@ -80,7 +80,9 @@ def _enqueue(caller: Caller, path: str, runs: Sequence[NewRun]) -> list[Enqueued
         raise BadInput(f"connection leads to {caller.database}, but the app's url to {path}: pass one to that file")
     if isinstance(caller.connection, apsw.Connection):
         with translated(path), _untraced(caller.connection):
-            return _all_or_none(_checked(Session(caller.connection), path), runs)
+            session: Session = Session(caller.connection)
+            _check_file(session, path)
+            return _all_or_none(session, runs)
     if open_here(path):
         raise BadInput(
             f"this process has {path} open through apsw, as replica or as client, and a {type_name(caller.connection)} "
@@ -89,28 +91,33 @@ def _enqueue(caller: Caller, path: str, runs: Sequence[NewRun]) -> list[Enqueued
         )
     with _explained(path):
         session = CallersSession(caller)
-        _refuse_old(session, path)
-        return _all_or_none(_checked(session, path), runs)
+        [(version,)] = session.execute("select sqlite_version()")
+        refuse_unable(version, path)
+        _check_file(session, path)
+        if _numbers(version) < OLDEST:
+            # Its checkpoints may overlook what others write meanwhile. The replicas, which are newer, make them.
+            session.execute("pragma wal_autocheckpoint = 0")
+        return _all_or_none(session, runs)
 
 
-def _refuse_old(db: Session, path: str) -> None:
-    [(text,)] = db.execute("select sqlite_version()")
-    version = tuple(int(part) for part in text.split("."))
-    if version < READS_OUR_TABLES:
+def refuse_unable(version: str, path: str) -> None:
+    """The interpreter's own SQLite may be older than our tables."""
+    if _numbers(version) < READS_OUR_TABLES:
         raise StoreUnavailable(
-            f"this connection's SQLite {text} cannot read the tables in {path}: rota needs "
+            f"this connection's SQLite {version} cannot read the tables in {path}: that takes "
             f"{'.'.join(map(str, READS_OUR_TABLES))} or later; pass an apsw.Connection, which brings its own"
         )
-    if version < OLDEST:
-        # Before 3.51.3 a checkpoint may overlook what others write meanwhile. The replicas, which are newer, do it.
-        db.execute("pragma wal_autocheckpoint = 0")
 
 
-def _checked(db: Session, path: str) -> Session:
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3])
+
+
+def _check_file(db: Session, path: str) -> None:
+    """Another file would take the runs, and nobody would look for them there."""
     [file] = [file for _, name, file in db.execute("pragma database_list") if name == "main"]
     if not (os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)):
         raise BadInput(f"connection is open on {file or 'memory'}, not on rota's file {path}")
-    return db
 
 
 def _all_or_none(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
