@@ -106,8 +106,9 @@ def _explained() -> Iterator[None]:
         yield
     except Exception as error:
         if _sqlstate(error) in _NO_TABLES:
+            [why, *_] = str(error).splitlines()
             raise SchemaMismatch(
-                f"the database of this connection lacks rota's tables ({error}): run `rota migrate` on it, or pass a "
+                f"the database of this connection lacks rota's tables ({why}): run `rota migrate` on it, or pass a "
                 "connection to the database that the app's url names"
             ) from error
         raise

@@ -17,7 +17,7 @@ from rota.caller import Bridged, Caller, Record, caller_of, in_place, type_name
 from rota.errors import BadInput, SchemaMismatch, StoreUnavailable
 from rota.store import Enqueued, NewRun
 from rota.stores.sqlite.connection import OLDEST, translated
-from rota.stores.sqlite.copies import open_here
+from rota.stores.sqlite.copies import refuse_second_copy
 from rota.stores.sqlite.enqueue import enqueue
 from rota.stores.sqlite.session import Session, Values
 
@@ -83,12 +83,7 @@ def _enqueue(caller: Caller, path: str, runs: Sequence[NewRun]) -> list[Enqueued
             session: Session = Session(caller.connection)
             _check_file(session, path)
             return _all_or_none(session, runs)
-    if open_here(path):
-        raise BadInput(
-            f"this process has {path} open through apsw, as replica or as client, and a {type_name(caller.connection)} "
-            "goes through a second copy of SQLite; two copies in one process do not see each other's locks: pass an "
-            "apsw.Connection, or run the replica in another process"
-        )
+    refuse_second_copy(path, type_name(caller.connection))
     with _explained(path):
         session = CallersSession(caller)
         [(version,)] = session.execute("select sqlite_version()")
@@ -155,5 +150,6 @@ def _explained(path: str) -> Iterator[None]:
         yield
     except Exception as error:
         if "no such table" in str(error) or "no such column" in str(error):
-            raise SchemaMismatch(f"{path} lacks rota's tables ({error}): run `rota migrate`") from error
+            [why, *_] = str(error).splitlines()
+            raise SchemaMismatch(f"{path} lacks rota's tables ({why}): run `rota migrate`") from error
         raise
