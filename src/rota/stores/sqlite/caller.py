@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from rota.caller import Bridged, Caller, Record, caller_of, in_place, type_name
+from rota.caller import Awaited, Bridged, Caller, Record, caller_of, in_place, type_name
 from rota.errors import BadInput, SchemaMismatch, StoreUnavailable
 from rota.store import Enqueued, NewRun
 from rota.stores.sqlite.connection import OLDEST, translated
@@ -55,29 +55,35 @@ class CallersSession(Session):
 
 
 async def enqueue_within(connection: Any, path: str, runs: Sequence[NewRun]) -> list[Enqueued]:
-    caller = _caller(connection)
+    caller = _caller(connection, path)
     if isinstance(caller, Bridged):
         return await caller.run(lambda here: _enqueue(here, path, runs))
-    return _enqueue(in_place(caller), path, runs)
+    return _enqueue(caller, path, runs)
 
 
 def enqueue_within_sync(connection: Any, path: str, runs: Sequence[NewRun]) -> list[Enqueued]:
-    return _enqueue(in_place(_caller(connection)), path, runs)
+    return _enqueue(in_place(_caller(connection, path)), path, runs)
 
 
-def _caller(connection: Any) -> Any:
+def _caller(connection: Any, path: str) -> Caller | Bridged:
     caller = caller_of(connection)
     if caller is None:
         raise BadInput(
             f"connection must be an apsw.Connection, not {type_name(connection)}; one of sqlite3, aiosqlite, "
             "SQLAlchemy or Django will do as well, and of an engine the connection that it gives you"
         )
+    if isinstance(caller, Awaited):
+        raise _elsewhere("postgresql", path)
     return caller
+
+
+def _elsewhere(database: str, path: str) -> BadInput:
+    return BadInput(f"connection leads to {database}, but the app's url to {path}: pass one to that file")
 
 
 def _enqueue(caller: Caller, path: str, runs: Sequence[NewRun]) -> list[Enqueued]:
     if caller.database != "sqlite":
-        raise BadInput(f"connection leads to {caller.database}, but the app's url to {path}: pass one to that file")
+        raise _elsewhere(caller.database, path)
     if isinstance(caller.connection, apsw.Connection):
         with translated(path), _untraced(caller.connection):
             session: Session = Session(caller.connection)
