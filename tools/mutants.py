@@ -565,6 +565,21 @@ _LEASES = [
 ]
 MUTANTS += [Mutant(f"Lease: {name}", *rest) for name, *rest in _LEASES]
 
+_KINDS, _ODD = "tests/app/test_callers_transaction.py", "tests/app/test_callers_oddities.py"
+_CALLERS = [
+    ("the commit tells nobody", f"{PG}/queries/runs.sql", "(select count(*) from told)", "0", f"{_KINDS} -k picked_up"),
+    ("what is delayed is ready", f"{PG}/queries/runs.sql", "case when m.run_at > now then 'delayed' when",
+     "case when", f"{_KINDS} -k itself_would"),
+    ("a second copy of SQLite is let in", f"{LITE}/copies.py", "if not _free(lambda: not _open_here(path)):",
+     "if False:", _ODD),
+    ("rota opens a file beside a second copy", f"{LITE}/connection.py", "        refuse_other_copy(path)\n", "", _ODD),
+    ("a failed call leaves a part of itself", f"{LITE}/caller.py", "        if db.connection.in_transaction:\n",
+     "        if False:\n", f"{_KINDS} -k takes_the_others"),
+    ("sqlite3's user has nothing left to commit", f"{LITE}/caller.py", "if not left_open:", "if True:", _ODD),
+    ("another file will do", f"{LITE}/caller.py", "os.path.samefile(file, path)", "True", _ODD),
+]  # fmt: skip
+MUTANTS += [Mutant(f"caller: {name}", *rest) for name, *rest in _CALLERS]
+
 
 def applied(mutant: Mutant, folder: Path) -> None:
     file = folder / mutant.file

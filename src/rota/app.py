@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
+from rota.caller import Connection
 from rota.context import Context, current_context
 from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
@@ -30,7 +31,7 @@ from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
 from rota.settings import Settings
 from rota.snowflake import Snowflakes
-from rota.store import Declaration, Hint, Store
+from rota.store import Declaration, Enqueued, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
 from rota.worker import Span, Worker
@@ -298,20 +299,51 @@ class Rota(Leading):
 
     # -- runs and schedules ------------------------------------------------------------------------
 
-    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Run[R]]:
-        """Make many runs at once, all or none, of any jobs: `app.enqueue_many([a.call(1), b.call("x")])`."""
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
+        """Make many runs at once, all or none, of any jobs: `app.enqueue_many([a.call(1), b.call("x")])`.
+
+        `connection`: be part of the caller's transaction; the app need not be open then.
+        """
         wanted = list(calls)
         if not wanted:
             return []
-        connection = _connection_of(wanted, connection)
-        made = await self.store.enqueue([call.new_run() for call in wanted], connection)
+        within = _connection_of(wanted, connection)
+        runs = [call.new_run() for call in wanted]
+        if within is not None:
+            # Nobody can see them before the commit, and the commit itself tells the replicas.
+            return self._handles(wanted, await self._any_store().enqueue(runs, within))
+        made = await self.store.enqueue(runs)
         if self._worker is not None:
             self._worker.wake()
-        if connection is None and self._worker_room() < len(wanted):
+        if self._worker_room() < len(wanted):
             self.hint("ready")
         if any(call.job.policies.concurrency_limit or call.options.seconds or call.options.run_at for call in wanted):
             self.hint("schedules")
-        return [Run(self, m.id, call.job.name, created=m.created) for m, call in zip(made, wanted, strict=True)]
+        return self._handles(wanted, made)
+
+    def enqueue_many_sync(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
+        """`enqueue_many` for code that does not await.
+
+        With `connection` it happens in the calling thread, and the app need not be open.
+        """
+        wanted = list(calls)
+        if not wanted:
+            return []
+        within = _connection_of(wanted, connection)
+        if within is None:
+            return self.wait(self.enqueue_many(wanted))
+        return self._handles(wanted, self._any_store().enqueue_sync([call.new_run() for call in wanted], within))
+
+    def wait(self, work: Coroutine[Any, Any, R], timeout: float | None = None) -> R:
+        work.close()
+        raise NotOpen
+
+    def _any_store(self) -> Store:
+        """To say something on a caller's connection no connection of ours is needed."""
+        return self._store or open_store(self.settings)
+
+    def _handles(self, calls: list[Call[R]], made: list[Enqueued]) -> list[Run[R]]:
+        return [Run(self, m.id, call.job.name, created=m.created) for m, call in zip(made, calls, strict=True)]
 
     def hint(self, kind: Hint) -> None:
         """Tell the other replicas, soon; nothing depends on it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import msgspec
 
 from rota.arguments import Arguments
+from rota.caller import Connection
 from rota.context import Context, current_context, detached_context
 from rota.errors import BadInput
 from rota.policy import Breaker, Retry
@@ -65,7 +67,7 @@ class Options:
     run_at: datetime | None = None
     priority: int | None = None
     correlation_id: str | None = None
-    connection: Any = None
+    connection: Connection | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None and (not self.key or len(self.key) > 500 or self.key.startswith(RESERVED_KEY)):
@@ -73,12 +75,12 @@ class Options:
                 f"key {self.key[:60]!r} must have 1 to 500 characters and not begin with {RESERVED_KEY!r}, "
                 "which is for ticks"
             )
-        if self.key and "\x00" in self.key:
-            raise BadInput("key must not contain the character NUL")
+        if "\x00" in f"{self.key}{self.correlation_id}":
+            raise BadInput("key and correlation_id must not contain the character NUL")
         if self.run_at is not None and self.run_at.tzinfo is None:
             raise BadInput(f"run_at {self.run_at} has no time zone; use an aware datetime such as datetime.now(UTC)")
-        if self.seconds < 0:
-            raise BadInput(f"delay must not be negative: {self.delay}")
+        if not 0 <= self.seconds < math.inf:
+            raise BadInput(f"delay must not be negative, nor endless: {self.delay}")
         if self.priority is not None:
             check_priority(self.priority)
 
@@ -126,6 +128,11 @@ class Enqueuer(Generic[P, R]):
         [run] = await self._job.app.enqueue_many([call], connection=self._options.connection)
         return run
 
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """`enqueue` for code that does not await. With a `connection` it needs no event loop and no open app."""
+        [run] = self._job.app.enqueue_many_sync([self.call(*args, **kwargs)])
+        return run
+
 
 class Job(Generic[P, R]):
     """A named function and its policies. Call it to run it here and now; `enqueue` it to run it once, somewhere."""
@@ -164,12 +171,12 @@ class Job(Generic[P, R]):
         run_at: datetime | None = None,
         priority: int | None = None,
         correlation_id: str | None = None,
-        connection: Any = None,
+        connection: Connection | None = None,
     ) -> Enqueuer[P, R]:
         """Options for the runs to be made.
 
         `key`: the same key makes one run only; the second caller gets the first one's. `connection`: be part of the
-        caller's transaction.
+        caller's transaction, with asyncpg, psycopg, SQLAlchemy, Django, sqlite3 or apsw.
         """
         options = Options(
             key=key,
@@ -189,7 +196,11 @@ class Job(Generic[P, R]):
         """Make a run of this job, to be run once by any replica. `using(...)` sets a key, a delay and so on."""
         return await Enqueuer(self, Options()).enqueue(*args, **kwargs)
 
-    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Run[R]]:
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """`enqueue` for code that does not await."""
+        return Enqueuer(self, Options()).enqueue_sync(*args, **kwargs)
+
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
         """Make many runs at once, all or none: `await job.enqueue_many(job.call(n) for n in range(1000))`."""
         return await self.app.enqueue_many(calls, connection=connection)
 

@@ -456,6 +456,10 @@ class Store(Roles, Singletons, Locks, Nodes):
         """Make runs, all or none, in order; with `connection`, as part of the caller's transaction."""
 
     @abstractmethod
+    def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
+        """The same on a caller's connection that is not async, in the calling thread. The store need not be open."""
+
+    @abstractmethod
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         """Take up to `limit` ready runs of these jobs, best rank first; they are `running`, one attempt further.
 

@@ -104,7 +104,7 @@ async def test_a_run_enqueued_in_the_callers_transaction_lives_and_dies_with_it(
         assert await run.result(30) == "ada"
         assert len(await app.store.find_runs(RunFilter(job_id="mail"))) == 1
         with pytest.raises(BadInput, match="connection must be"):
-            await mail.using(connection=object()).enqueue("x")
+            await mail.using(connection=object()).enqueue("x")  # type: ignore[arg-type]
 
 
 async def test_what_a_transactional_handler_enqueues_commits_with_it(url: str) -> None:

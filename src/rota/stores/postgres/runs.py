@@ -11,11 +11,12 @@ from typing import Any
 import asyncpg
 
 from rota.clock import steady
-from rota.errors import BadInput, NotFound, NotOpen, RunLost, TransactionLost, WrongState
+from rota.errors import NotFound, NotOpen, RunLost, TransactionLost, WrongState
 from rota.settings import Settings
 from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
+from rota.stores.postgres.caller import enqueue_within, enqueue_within_sync
 from rota.stores.postgres.front import Front
 
 _ID_BLOCK = 50
@@ -58,11 +59,7 @@ class PostgresRuns(PostgresBase):
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
-            if not isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-                raise BadInput(f"connection must be an asyncpg connection, not {type(connection).__name__}")
-            made = await _enqueue(connection, await _new_ids(connection, len(runs)), runs, _KNOWN)
-            await connection.fetch(pg.QUERIES["enqueue.notify"])
-            return made
+            return await enqueue_within(connection, runs)
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
         ids = await self._take_ids(len(runs))
         with pg.translated(self.settings.url):
@@ -72,6 +69,9 @@ class PostgresRuns(PostgresBase):
             except _MAYBE_DONE:
                 self._careful_until = steady() + _CAREFUL_FOR
                 return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))
+
+    def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
+        return enqueue_within_sync(connection, runs)
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
         async with self.pool.use() as connection:

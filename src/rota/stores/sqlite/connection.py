@@ -16,6 +16,7 @@ from pathlib import Path
 import apsw
 
 from rota.errors import BadInput, Misconfigured, RotaError, SchemaMismatch, StoreUnavailable
+from rota.stores.sqlite.copies import refuse_other_copy
 
 OLDEST = (3, 51, 3)
 PATIENCE = 5.0
@@ -93,6 +94,7 @@ def connect(path: str, patience: float = PATIENCE) -> apsw.Connection:
     refuse_old(apsw.sqlite_lib_version())
     with translated(path):
         _check_place(path)
+        refuse_other_copy(path)
         connection = apsw.Connection(path, statementcachesize=200)
         try:
             if connection.readonly("main"):

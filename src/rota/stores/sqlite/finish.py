@@ -15,7 +15,7 @@ from rota.settings import Settings
 from rota.store import Claim, Finished, Outcome
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
-from rota.stores.sqlite.runs import enqueue
+from rota.stores.sqlite.enqueue import enqueue
 from rota.stores.sqlite.session import Session, decode, encode
 from rota.stores.sqlite.times import shifted
 

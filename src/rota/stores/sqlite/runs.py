@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-import apsw
-
-from rota.errors import BadInput, NotFound, WrongState
+from rota.errors import NotFound, WrongState
 from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
-from rota.stores.sqlite.connection import translated
+from rota.stores.sqlite.caller import enqueue_within, enqueue_within_sync
+from rota.stores.sqlite.enqueue import enqueue
 from rota.stores.sqlite.session import QUERIES, Session, decode, encode
 from rota.stores.sqlite.times import microseconds, shifted, to_text
 
@@ -30,12 +27,13 @@ _MOST_ARMS = 50  # SQLite merges up to 500, but plans them ever longer
 class SQLiteRuns(SQLiteBase):
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
-            # In the caller's transaction, and in its thread: its connection may belong to it.
-            with translated(self.path):
-                return _enqueue_within(_session_of(connection, self.path), runs)
+            return await enqueue_within(connection, self.path, runs)
         if not runs:
             return []
         return await self.write(lambda db: enqueue(db, runs))
+
+    def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
+        return enqueue_within_sync(connection, self.path, runs)
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         names = encode(list(jobs))
@@ -120,60 +118,6 @@ class SQLiteRuns(SQLiteBase):
             return len(ids)
 
         return await self.write(transition, unless=lambda db: None if old(db, 1) else 0)
-
-
-def enqueue(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
-    """Make runs in the transaction that `db` is in."""
-    ids, now = db.new_ids(len(runs)), db.now()
-    rows = [
-        (n, r.job_id, r.key, str(n) if r.correlation_id is None else r.correlation_id, r.parent_id, r.parameters,
-         r.priority, to_text(r.run_at) if r.run_at else shifted(now, r.delay) if r.delay else now, now)
-        for n, r in zip(ids, runs, strict=True)
-    ]  # fmt: skip
-    span = (ids[0], ids[-1])
-    made = set(ids) if db.insert("enqueue", rows) == len(ids) else set(decode(db.value("enqueue.made", span)))
-    placed = 0
-    for place in ("enqueue.ready", "enqueue.wait", "enqueue.later"):
-        if placed < len(made):
-            db.all(place, (*span, now))
-            placed += db.connection.changes()
-    return [
-        Enqueued(id=n, created=True)
-        if n in made
-        else Enqueued(id=db.value("enqueue.existing", (r.job_id, r.key)), created=False)
-        for n, r in zip(ids, runs, strict=True)
-    ]
-
-
-def _session_of(connection: Any, path: str) -> Session:
-    if isinstance(connection, sqlite3.Connection):
-        # File locks hold between processes, not within one: commits of both copies would be lost, silently.
-        raise BadInput(
-            "connection must be an apsw.Connection: the sqlite3 module is a second copy of SQLite, and two copies in "
-            f"one process do not see each other's locks; open {path} with apsw in every process that runs rota"
-        )
-    if not isinstance(connection, apsw.Connection):
-        raise BadInput(f"connection must be an apsw.Connection, not {type(connection).__name__}")
-    file = connection.db_filename("main")
-    if not (os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)):
-        raise BadInput(f"connection is open on {file or 'memory'}, not on rota's file {path}")
-    return Session(connection)
-
-
-def _enqueue_within(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
-    """All or none, as a part of the caller's transaction; if there is none, in one of its own."""
-    if not runs:
-        return []
-    own = not db.connection.in_transaction
-    db.execute("begin immediate" if own else "savepoint rota_enqueue")
-    try:
-        made = enqueue(db, runs)
-    except BaseException:
-        if db.connection.in_transaction:
-            db.execute("rollback" if own else "rollback to rota_enqueue; release rota_enqueue")
-        raise
-    db.execute("commit" if own else "release rota_enqueue")
-    return made
 
 
 def _best(db: Session, names: list[str], limit: int) -> list[list[Any]]:

@@ -46,9 +46,14 @@ class Session:
             while len(rows) - done >= size:
                 some = rows[done : done + size]
                 places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * size)
-                self.connection.execute(QUERIES[name].replace("/* rows */", places), list(chain.from_iterable(some)))
-                made, done = made + self.connection.changes(), done + size
+                made += self.changed(QUERIES[name].replace("/* rows */", places), list(chain.from_iterable(some)))
+                done += size
         return made
+
+    def changed(self, sql: str, values: Values = ()) -> int:
+        """How many rows the statement wrote."""
+        self.connection.execute(sql, values)
+        return self.connection.changes()
 
     def first(self, sql: str, values: Values = ()) -> Record | None:
         """The first row, without the step that would find the end."""

@@ -41,8 +41,59 @@ with found as (
 )
 select n, id, id = wanted as created from found where id is not null
 
--- name: enqueue.notify
-select pg_notify('rota', 'ready'), pg_notify('rota', 'schedules')
+-- name: enqueue.given
+-- Runs of any jobs and priorities out of one text, and word of them when the transaction commits: one statement with one
+-- value, which every driver can say, and which is all or nothing where there is no transaction.
+with clock as materialized (select rota.rota_now() as now),
+given as materialized (
+    select nextval('rota.job_runs_id_seq') as id, i.*,
+           coalesce((select concurrency_limit > 0 from rota.jobs j where j.job_id = i.job_id), false) as by_job
+    from (select *
+          from rows from (json_to_recordset($1::text::json) as (
+                   job_id text, parameters text, priority integer, key text, run_at timestamptz, delay float8,
+                   correlation_id text, parent_id bigint)) with ordinality
+              as r (job_id, parameters, priority, key, run_at, delay, correlation_id, parent_id, n)
+          order by n) as i
+),
+made as (
+    insert into rota.job_runs
+        (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
+    select g.id, g.job_id, g.key, coalesce(g.correlation_id, g.id::text), g.parent_id, g.parameters::json, g.priority,
+           coalesce(g.run_at, now + g.delay * interval '1 second', now), now
+    from given g cross join clock
+    order by g.n
+    on conflict do nothing
+    returning id, run_at
+),
+placed as materialized (
+    select m.id, m.run_at, g.job_id, rota.rank(m.run_at, g.priority) as rank,
+           case when m.run_at > now then 'delayed' when g.by_job then 'waiting' else 'ready' end as place
+    from made m join given g using (id) cross join clock
+),
+made_delayed as (
+    insert into rota.delayed (run_at, id) select run_at, id from placed where place = 'delayed'
+),
+made_wait as (
+    insert into rota.waiting (rank, id, job_id, by_config, by_job)
+    select rank, id, job_id, false, true from placed where place = 'waiting'
+),
+made_ready as (
+    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, false from placed where place = 'ready'
+),
+told as materialized (
+    select pg_notify('rota', kind)
+    from (select distinct case place when 'ready' then 'ready' else 'schedules' end as kind from placed) as kinds
+)
+select g.n, g.id, m.id is not null as created, (select count(*) from told)
+from given g left join made m using (id)
+order by g.n
+
+-- name: enqueue.given_existing
+-- A statement of its own: only a later snapshot sees the run of somebody who committed meanwhile.
+select i.n, r.id
+from json_to_recordset($1::text::json) as i (n bigint, job_id text, key text)
+join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null
+    and r.idempotency_key is not null and r.idempotency_key not like 'schedule:%'
 
 -- name: claim_runs
 with clock as materialized (select rota.rota_now() as now),
