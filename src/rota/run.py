@@ -12,10 +12,10 @@ from rota.store import FINISHED, RunRow, State
 if TYPE_CHECKING:
     from rota.app import Rota
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Run(Generic[R]):
+class Run(Generic[R_co]):
     """A handle on a run; it holds nothing but the id, so it is cheap to keep and to throw away."""
 
     __slots__ = ("_app", "created", "id", "job_id")
@@ -43,7 +43,7 @@ class Run(Generic[R]):
         progress = (await self.row()).progress
         return msgspec.json.decode(progress) if progress else None
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: float | None = None) -> R_co:
         """Wait until it has finished. Raises `RunFailed` when it did not succeed, `Timeout` when it takes longer."""
         row = await self._app.results.wait(self.id, timeout)
         if row.state == "succeeded":
