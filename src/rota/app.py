@@ -157,6 +157,7 @@ class Rota(Leading):
         return self.cron(f"every {interval.removeprefix('every ')}", **options)
 
     def add_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
+        """What `job` does with a function."""
         made = self._make_job(fn, name, policies)
         self.jobs[made.name] = made
         return made
@@ -178,6 +179,7 @@ class Rota(Leading):
         )
 
     def check_parameters(self, job_id: str, parameters: str) -> None:
+        """Raises `UnknownJob`, or `BadParameters` where this JSON does not fit the job's signature."""
         job = self.jobs.get(job_id)
         if job is None:
             raise UnknownJob(f"unknown job {job_id!r}; this app declares: {', '.join(sorted(self.jobs)) or 'none'}")
@@ -187,6 +189,7 @@ class Rota(Leading):
 
     @property
     def store(self) -> Store:
+        """The database, as rota's own parts see it. `NotOpen` when the app is not open."""
         if self._store is None:
             raise NotOpen
         return self._store

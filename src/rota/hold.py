@@ -64,6 +64,7 @@ class Hold:
 
     @property
     def sure_until(self) -> float:
+        """Until when nobody else can have it, by this machine's steady clock."""
         trust = self.standing.trust
         if trust is None:
             return self.renewed_until
@@ -75,6 +76,7 @@ class Hold:
             raise self.loss()
 
     def loss(self) -> LockLost:
+        """The error that says that, and why, it is not held any more."""
         why = self.lost or ("it was released" if self.ended else "its time is over")
         return LockLost(
             f"lock {self.name!r} (fence {self.fence}) is not held any more: {why}; "

@@ -98,6 +98,7 @@ class Call(Generic[R_co]):
         self.parameters, self.options = parameters, options
 
     def new_run(self) -> NewRun:
+        """What the store is to be told. A run that enqueues it is its parent."""
         parent, options = current_context(), self.options
         correlation = options.correlation_id or (parent.correlation_id if parent else None)
         return NewRun(
@@ -209,6 +210,7 @@ class Job(Generic[P, R]):
         return value  # type: ignore[no-any-return]
 
     def row(self) -> JobRow:
+        """What the store is to know of it."""
         breaker = self.policies.breaker
         return JobRow(
             job_id=self.name,

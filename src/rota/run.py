@@ -36,6 +36,7 @@ class Run(Generic[R_co]):
         return rows[0]
 
     async def state(self) -> State:
+        """`queued`, `running`, `succeeded`, `failed`, `cancelled` or `skipped`, as it is now."""
         return (await self.row()).state
 
     async def progress(self) -> dict[str, Any] | None:
@@ -66,4 +67,5 @@ class Run(Generic[R_co]):
         self._app.hint("schedules")
 
     async def finished(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
         return await self.state() in FINISHED

@@ -87,6 +87,7 @@ class Schedule:
 
     @property
     def id(self) -> int:
+        """The number of its row."""
         return self.row.id
 
     async def refresh(self) -> ScheduleRow:
@@ -130,6 +131,7 @@ class Schedule:
         await self.update(enabled=False)
 
     async def resume(self) -> None:
+        """Ticks again, from now on."""
         await self.refresh()
         await self.update(enabled=True)
 
