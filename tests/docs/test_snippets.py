@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ async def history(url: str) -> None:
         await move_clock(url, 3600)
         await report.using(delay=86400).enqueue()  # also wakes the scheduler
         await until(caught_up)
-    long_ago = "'2026-01-01 00:00:00.000000'"
+    long_ago, lately = "'2026-01-01 00:00:00.000000'", f"'{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}'"
     for statement in (
         "update scheduler_configs set cron = '0 4 * * *' where job_id = 'close_books'",
         "insert into scheduler_configs (job_id, name, cron, next_run_at)"
@@ -181,6 +182,12 @@ async def history(url: str) -> None:
         "update jobs set breaker = 'open' where job_id = 'report'",
         f"insert into lock_holders (token, name, fence, holder, expires_at) values (1, 'a', 1, 'x', {long_ago})",
         """insert into replicas (name, host, pid, jobs, session) values ('first', 'here', 1, '["report"]', '-')""",
+        "insert into job_runs (job_id, correlation_id, state, attempt, error, run_at, started_at, finished_at)"
+        f" values ('report', '2', 'failed', 2, 'ValueError: no', {lately}, {lately}, {lately})",
+        "insert into job_runs (job_id, config_id, idempotency_key, correlation_id, state, run_at, due_at, started_at)"
+        f" select job_id, id, 'schedule:1', '3', 'succeeded', {long_ago}, {long_ago}, {lately}"
+        " from scheduler_configs where job_id = 'close_books'",
+        "insert into roles (role, term, nonce, holder, elector) values ('leader', 1, 1, 'first', 'advisory')",
     ):
         await execute(url, statement)
 
