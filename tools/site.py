@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_STORES = {"postgres": "Postgres", "sqlite": "SQLite"}
-_FENCE = re.compile(r"^```(\w+) (postgres|sqlite)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TITLES = {"postgres": "Postgres", "sqlite": "SQLite", "theirs": "Before"}
+_FENCE = re.compile(r"^```(\w+) (postgres|sqlite|theirs)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
-    return _FENCE.sub(lambda block: f'```{block[1]} title="{_STORES[block[2]]}"\n{block[3]}```', markdown)
+    return _FENCE.sub(lambda block: f'```{block[1]} title="{_TITLES[block[2]]}"\n{block[3]}```', markdown)

@@ -44,7 +44,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced snippet. `stores` is empty when it is for every store."""
+    """A fenced snippet. `stores` is empty when it is for every store, and `theirs` when it is for another library."""
 
     language: str
     stores: tuple[str, ...]
@@ -72,7 +72,9 @@ def pages_with(language: str) -> list[Any]:
 def test_every_snippet_is_of_a_kind_that_is_run(page: Path) -> None:
     for block in blocks(page):
         assert block.language in ("python", "sql", "sh", "yaml"), f"{block.where}: nobody runs {block.language!r}"
-        assert set(block.stores) <= {"postgres", "sqlite"}, block.where
+        assert set(block.stores) <= {"postgres", "sqlite", "theirs"}, block.where
+        if "theirs" in block.stores:
+            compile(block.text, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert page.read_text().count("```") == 2 * len(blocks(page))
 
 
