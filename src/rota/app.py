@@ -46,10 +46,12 @@ class Rota(Leading):
     def __init__(self, url: str | None = None, **settings: Unpack[GivenSettings]) -> None:
         super().__init__()
         self.settings = Settings.load(url=url, **settings)
+        """What is in force: from the environment, and from what was given here."""
         self.jobs: dict[str, Job[..., Any]] = {}
         self.events = Bus()
         self.results = Results(lambda: self.store)
         self.ids = Snowflakes(lambda: self.store)
+        """Numbers that no two replicas make twice."""
         self._schedules: dict[tuple[str, str], Declaration] = {}
         self._store: Store | None = None
         self._hinter: Hinter | None = None

@@ -46,7 +46,11 @@ class Hold:
         until: float,
         let_go: Callable[[Hold], Awaitable[None]],
     ) -> None:
-        self.name, self.token, self.fence = name, token, fence
+        self.name = name
+        """As the store and `rota locks` spell it."""
+        self.fence = fence
+        """Grows with every acquisition of the name, in the whole cluster."""
+        self.token = token
         self.standing, self.let_go = standing, let_go
         self.renewed_until = until
         self.task = asyncio.current_task()

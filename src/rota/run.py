@@ -21,7 +21,11 @@ class Run(Generic[R_co]):
     __slots__ = ("_app", "created", "id", "job_id")
 
     def __init__(self, app: Rota, run_id: int, job_id: str, *, created: bool = True) -> None:
-        self._app, self.id, self.job_id = app, run_id, job_id
+        self._app = app
+        self.id = run_id
+        """Its number, as in `job_runs`."""
+        self.job_id = job_id
+        """The job's name; empty for a handle that was made by `app.run`."""
         self.created = created
         """False: its key had made it before; this is that run."""
 

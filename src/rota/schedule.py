@@ -80,7 +80,9 @@ class Schedule:
     """A handle on a row of `scheduler_configs`. Every change goes by the version that was read."""
 
     def __init__(self, app: Rota, row: ScheduleRow) -> None:
-        self._app, self.row = app, row
+        self._app = app
+        self.row = row
+        """What was read last; `refresh` reads it again."""
 
     def __repr__(self) -> str:
         return f"<Schedule {self.row.id} {self.row.job_id}/{self.row.name} {self.row.cron!r}>"
