@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants lock clean
+.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants docs lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
@@ -42,11 +42,14 @@ bench-failover: $(VENV)/ready-dev  ## how soon the next leader begins, after 100
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py
 
+docs: $(VENV)/ready-dev  ## the site of the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
 lock: $(VENV)/ready-dev  ## renew the pinned versions
 	$(BIN)/python tools/lock.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
 $(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rota needs Python 3.11 or later; say: make PYTHON=python3.12")'

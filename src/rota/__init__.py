@@ -26,7 +26,7 @@ from rota.errors import (
     WrongState,
 )
 from rota.hold import Hold
-from rota.job import Call, Job
+from rota.job import AsyncJob, Call, Job, PlainJob
 from rota.leader import Leadership
 from rota.lock import Lock
 from rota.policy import Breaker, Retry
@@ -39,6 +39,7 @@ from rota.snowflake import Snowflakes
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncJob",
     "BadExpression",
     "BadInput",
     "BadParameters",
@@ -58,6 +59,7 @@ __all__ = [
     "NotFound",
     "NotOpen",
     "Permanent",
+    "PlainJob",
     "Retry",
     "Rota",
     "RotaError",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from rota.caller import Connection
 from rota.context import Context, current_context
@@ -17,11 +17,12 @@ from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavai
 from rota.events import Bus
 from rota.hinter import Hinter
 from rota.hold import Wanted
-from rota.job import Call, Job, JobDecorator, Policies
+from rota.job import AsyncJob, Call, Job, JobDecorator, PlainJob, Policies, make_job
 from rota.keeper import Keeper
 from rota.leader import Offices
 from rota.leading import Leading
 from rota.lock import Lock, limited, lock_name, semaphore_name, serial_name
+from rota.options import EveryOptions, ScheduleOptions
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
 from rota.probes import Probes
 from rota.replica import Replica
@@ -29,7 +30,7 @@ from rota.results import Results
 from rota.run import Run
 from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
-from rota.settings import Settings
+from rota.settings import GivenSettings, Settings
 from rota.snowflake import Snowflakes
 from rota.store import Declaration, Enqueued, Hint, Store
 from rota.stores import open_store
@@ -43,13 +44,15 @@ R = TypeVar("R")
 class Rota(Leading):
     """An app: its jobs and schedules, and the store that it shares with its other replicas."""
 
-    def __init__(self, url: str | None = None, **settings: Any) -> None:
+    def __init__(self, url: str | None = None, **settings: Unpack[GivenSettings]) -> None:
         super().__init__()
         self.settings = Settings.load(url=url, **settings)
+        """What is in force: from the environment, and from what was given here."""
         self.jobs: dict[str, Job[..., Any]] = {}
         self.events = Bus()
         self.results = Results(lambda: self.store)
         self.ids = Snowflakes(lambda: self.store)
+        """Numbers that no two replicas make twice."""
         self._schedules: dict[tuple[str, str], Declaration] = {}
         self._store: Store | None = None
         self._hinter: Hinter | None = None
@@ -61,13 +64,13 @@ class Rota(Leading):
     # -- declarations ------------------------------------------------------------------------------
 
     @overload
-    def job(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
+    def job(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def job(self, fn: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    def job(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def job(self, fn: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    def job(self, fn: Callable[Concatenate[Context, P], R], /) -> PlainJob[P, R]: ...
     @overload
-    def job(self, fn: Callable[P, R], /) -> Job[P, R]: ...
+    def job(self, fn: Callable[P, R], /) -> PlainJob[P, R]: ...
     @overload
     def job(
         self,
@@ -144,7 +147,7 @@ class Rota(Leading):
 
         return cast(JobDecorator, decorate)
 
-    def every(self, interval: str | float | timedelta, **options: Any) -> JobDecorator:
+    def every(self, interval: str | float | timedelta, **options: Unpack[EveryOptions]) -> JobDecorator:
         """Decorator: run this function every `"10s"`, `"5m"`, `"1h30m"`, so many seconds or a timedelta.
 
         Ticks are the multiples of the interval since 1970 in UTC, the same on every replica. Options as for `cron`.
@@ -157,6 +160,7 @@ class Rota(Leading):
         return self.cron(f"every {interval.removeprefix('every ')}", **options)
 
     def add_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
+        """What `job` does with a function."""
         made = self._make_job(fn, name, policies)
         self.jobs[made.name] = made
         return made
@@ -164,7 +168,7 @@ class Rota(Leading):
     def _make_job(self, fn: Callable[..., Any], name: str | None, policies: Policies) -> Job[..., Any]:
         if isinstance(fn, Job):
             raise BadInput(f"{fn!r} is a job already; stack `cron` or `every` on top of `job`, not the other way round")
-        made: Job[..., Any] = Job(self, fn, name or fn.__name__, policies)
+        made = make_job(self, fn, name or fn.__name__, policies)
         known = self.jobs.get(made.name)
         if known is None:
             return made
@@ -178,6 +182,7 @@ class Rota(Leading):
         )
 
     def check_parameters(self, job_id: str, parameters: str) -> None:
+        """Raises `UnknownJob`, or `BadParameters` where this JSON does not fit the job's signature."""
         job = self.jobs.get(job_id)
         if job is None:
             raise UnknownJob(f"unknown job {job_id!r}; this app declares: {', '.join(sorted(self.jobs)) or 'none'}")
@@ -187,6 +192,7 @@ class Rota(Leading):
 
     @property
     def store(self) -> Store:
+        """The database, as rota's own parts see it. `NotOpen` when the app is not open."""
         if self._store is None:
             raise NotOpen
         return self._store
@@ -353,7 +359,9 @@ class Rota(Leading):
     def _worker_room(self) -> int:
         return self._worker.room() if self._worker is not None else 0
 
-    async def schedule(self, job: Job[..., Any] | str, cron: str, *, name: str = "default", **options: Any) -> Schedule:
+    async def schedule(
+        self, job: Job[..., Any] | str, cron: str, *, name: str = "default", **options: Unpack[ScheduleOptions]
+    ) -> Schedule:
         """Set a schedule at run time, here and now: insert it, or replace the one of that name."""
         job_id = job.name if isinstance(job, Job) else job
         wanted = declaration(job_id, cron, name=name, **options)

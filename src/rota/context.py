@@ -64,6 +64,7 @@ class Context:
 
     @property
     def replica_id(self) -> int:
+        """The number of the replica that runs this; 0 outside of any."""
         return self._member.id
 
     @property
@@ -73,10 +74,12 @@ class Context:
 
     @property
     def run_id(self) -> int:
+        """The number of the run, as in `job_runs`; 0 where the function was just called."""
         return self._claim.id
 
     @property
     def job(self) -> str:
+        """The job's name."""
         return self._claim.job_id
 
     @property
@@ -100,6 +103,7 @@ class Context:
 
     @property
     def tick(self) -> TickInfo:
+        """What the run is for: the instant that was due, and of which schedule."""
         return TickInfo(self._claim.due_at, self._claim.config_id)
 
     @property

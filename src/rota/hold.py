@@ -46,7 +46,11 @@ class Hold:
         until: float,
         let_go: Callable[[Hold], Awaitable[None]],
     ) -> None:
-        self.name, self.token, self.fence = name, token, fence
+        self.name = name
+        """As the store and `rota locks` spell it."""
+        self.fence = fence
+        """Grows with every acquisition of the name, in the whole cluster."""
+        self.token = token
         self.standing, self.let_go = standing, let_go
         self.renewed_until = until
         self.task = asyncio.current_task()
@@ -64,6 +68,7 @@ class Hold:
 
     @property
     def sure_until(self) -> float:
+        """Until when nobody else can have it, by this machine's steady clock."""
         trust = self.standing.trust
         if trust is None:
             return self.renewed_until
@@ -75,6 +80,7 @@ class Hold:
             raise self.loss()
 
     def loss(self) -> LockLost:
+        """The error that says that, and why, it is not held any more."""
         why = self.lost or ("it was released" if self.ended else "its time is over")
         return LockLost(
             f"lock {self.name!r} (fence {self.fence}) is not held any more: {why}; "

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 RESERVED_KEY = "schedule:"
@@ -89,15 +90,17 @@ class Options:
         return self.delay.total_seconds() if isinstance(self.delay, timedelta) else float(self.delay)
 
 
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """A run that is not made yet: a job with its arguments and options."""
 
     __slots__ = ("job", "options", "parameters")
 
-    def __init__(self, job: Job[Any, R], parameters: str, options: Options) -> None:
-        self.job, self.parameters, self.options = job, parameters, options
+    def __init__(self, job: Job[Any, R_co], parameters: str, options: Options) -> None:
+        self.job: Job[Any, Any] = job
+        self.parameters, self.options = parameters, options
 
     def new_run(self) -> NewRun:
+        """What the store is to be told. A run that enqueues it is its parent."""
         parent, options = current_context(), self.options
         correlation = options.correlation_id or (parent.correlation_id if parent else None)
         return NewRun(
@@ -204,8 +207,8 @@ class Job(Generic[P, R]):
         """Make many runs at once, all or none: `await job.enqueue_many(job.call(n) for n in range(1000))`."""
         return await self.app.enqueue_many(calls, connection=connection)
 
-    def on_failure(self, fn: Callable[..., Any]) -> Job[..., Any]:
-        """Decorator: `fn(ctx, run_id, error)` runs, as a run of its own, after the last attempt failed."""
+    def on_failure(self, fn: FailureHandler | FailureHandlerWithContext) -> Job[[int, str], Any]:
+        """Decorator: `fn(run_id, error)` runs, as a run of its own, when all attempts failed. `ctx` may come first."""
         handler = self.app.add_job(fn, f"{self.name}:on_failure", Policies(retry=Retry(attempts=3)))
         self.failure_job = handler.name
         return handler
@@ -218,6 +221,7 @@ class Job(Generic[P, R]):
         return value  # type: ignore[no-any-return]
 
     def row(self) -> JobRow:
+        """What the store is to know of it."""
         breaker = self.policies.breaker
         return JobRow(
             job_id=self.name,
@@ -227,17 +231,55 @@ class Job(Generic[P, R]):
         )
 
 
+class AsyncJob(Job[P, R]):
+    """A job of an `async def`: calling it gives the coroutine, to be awaited here and now."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """The coroutine of the function itself. Outside of a run, a context is made up for it."""
+        return super().__call__(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+class PlainJob(Job[P, R]):
+    """A job of a plain `def`: calling it calls the function here and now."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plain function. Outside of a run, a context is made up for it."""
+        return super().__call__(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def make_job(app: Rota, fn: Callable[..., Any], name: str, policies: Policies) -> Job[..., Any]:
+    """A job of the function's kind."""
+    kind: type[Job[..., Any]] = AsyncJob if inspect.iscoroutinefunction(fn) else PlainJob
+    return kind(app, fn, name, policies)
+
+
+class FailureHandler(Protocol):
+    """What `on_failure` decorates: called by these names, async or plain."""
+
+    def __call__(self, run_id: int, error: str) -> object: ...
+
+
+class FailureHandlerWithContext(Protocol):
+    """The same, with a context of its own run."""
+
+    def __call__(self, ctx: Context, /, run_id: int, error: str) -> object: ...
+
+
 class JobDecorator(Protocol):
     """Keeps the signature of what it decorates, less the context that rota passes in."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
+    def __call__(self, fn: AsyncJob[P, R], /) -> AsyncJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    def __call__(self, fn: PlainJob[P, R], /) -> PlainJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Job[P, R]: ...
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJob[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> PlainJob[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> PlainJob[P, R]: ...
 
 
 def _result_type(fn: Callable[..., Any]) -> Any:

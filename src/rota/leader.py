@@ -45,10 +45,12 @@ class Leadership:
 
     @property
     def role(self) -> str:
+        """What is led."""
         return self._term.role
 
     @property
     def term(self) -> int:
+        """Its number. It grows with every term of the role."""
         return self._term.fence.term
 
     @property

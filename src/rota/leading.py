@@ -37,6 +37,7 @@ class Leading:
 
     @property
     def store(self) -> Store:
+        """The database, where the app is open."""
         raise NotImplementedError
 
     @overload

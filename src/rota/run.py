@@ -12,16 +12,20 @@ from rota.store import FINISHED, RunRow, State
 if TYPE_CHECKING:
     from rota.app import Rota
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Run(Generic[R]):
+class Run(Generic[R_co]):
     """A handle on a run; it holds nothing but the id, so it is cheap to keep and to throw away."""
 
     __slots__ = ("_app", "created", "id", "job_id")
 
     def __init__(self, app: Rota, run_id: int, job_id: str, *, created: bool = True) -> None:
-        self._app, self.id, self.job_id = app, run_id, job_id
+        self._app = app
+        self.id = run_id
+        """Its number, as in `job_runs`."""
+        self.job_id = job_id
+        """The job's name; empty for a handle that was made by `app.run`."""
         self.created = created
         """False: its key had made it before; this is that run."""
 
@@ -36,6 +40,7 @@ class Run(Generic[R]):
         return rows[0]
 
     async def state(self) -> State:
+        """`queued`, `running`, `succeeded`, `failed`, `cancelled` or `skipped`, as it is now."""
         return (await self.row()).state
 
     async def progress(self) -> dict[str, Any] | None:
@@ -43,7 +48,7 @@ class Run(Generic[R]):
         progress = (await self.row()).progress
         return msgspec.json.decode(progress) if progress else None
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: float | None = None) -> R_co:
         """Wait until it has finished. Raises `RunFailed` when it did not succeed, `Timeout` when it takes longer."""
         row = await self._app.results.wait(self.id, timeout)
         if row.state == "succeeded":
@@ -66,4 +71,5 @@ class Run(Generic[R]):
         self._app.hint("schedules")
 
     async def finished(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
         return await self.state() in FINISHED

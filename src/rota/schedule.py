@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
 
 from rota.errors import BadInput, BadParameters, NotFound, StaleWrite
 from rota.job import check_priority
+from rota.options import ScheduleChanges
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
 from rota.store import Declaration, ScheduleRow, tick_key
@@ -79,13 +80,16 @@ class Schedule:
     """A handle on a row of `scheduler_configs`. Every change goes by the version that was read."""
 
     def __init__(self, app: Rota, row: ScheduleRow) -> None:
-        self._app, self.row = app, row
+        self._app = app
+        self.row = row
+        """What was read last; `refresh` reads it again."""
 
     def __repr__(self) -> str:
         return f"<Schedule {self.row.id} {self.row.job_id}/{self.row.name} {self.row.cron!r}>"
 
     @property
     def id(self) -> int:
+        """The number of its row."""
         return self.row.id
 
     async def refresh(self) -> ScheduleRow:
@@ -96,8 +100,9 @@ class Schedule:
         self.row = rows[0]
         return self.row
 
-    async def update(self, **changes: Any) -> None:
+    async def update(self, **fields: Unpack[ScheduleChanges]) -> None:
         """Set fields. `StaleWrite` when somebody else changed the row since it was read: `refresh`, then decide."""
+        changes = cast(dict[str, Any], fields)
         known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
         if unknown := sorted(changes.keys() - known):
             raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
@@ -128,6 +133,7 @@ class Schedule:
         await self.update(enabled=False)
 
     async def resume(self) -> None:
+        """Ticks again, from now on."""
         await self.refresh()
         await self.update(enabled=True)
 

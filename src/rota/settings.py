@@ -7,10 +7,11 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias, TypedDict
 
 from rota.errors import Misconfigured
 
+Elector: TypeAlias = Literal["", "advisory", "file", "lease", "kubernetes", "standalone"]
 ELECTORS = ("advisory", "file", "lease", "kubernetes", "standalone")
 _OLDER_NAMES = {"scheduler_advisory_locks": ("WORKFLOW_SCHEDULER_ADVISORY_LOCKS",)}
 RETRY_JITTER = 1.2
@@ -160,6 +161,36 @@ class Settings:
                 f"unknown setting {sorted(unknown)[0]!r}; there are: " + ", ".join(f.name for f in fields(cls))
             )
         return cls(**values | {name: value for name, value in given.items() if value is not None})
+
+
+class GivenSettings(TypedDict, total=False):
+    """Settings as they are given in code: those of `Settings`; None is as if it were left out."""
+
+    control_url: str | None
+    elector: Elector | None
+    replica: str | None
+    concurrency: int | None
+    threads: int | None
+    beat: float | None
+    lease: float | None
+    dead_after: float | None
+    probes: str | None
+    scheduler: Literal["shared", "leader"] | None
+    step_down_timeout: float | None
+    exit_on_lost_leadership: bool | None
+    scheduler_advisory_locks: bool | None
+    migrate: bool | None
+    hints: bool | None
+    shutdown_timeout: float | None
+    connect_timeout: float | None
+    late_after: float | None
+    keep_days: float | None
+    max_losses: int | None
+    kubernetes_lease_duration: float | None
+    kubernetes_renew_deadline: float | None
+    kubernetes_retry_period: float | None
+    kubernetes_lease_prefix: str | None
+    kubernetes_namespace: str | None
 
 
 def _parse(name: str, text: str, kind: str) -> Any:

@@ -66,6 +66,7 @@ class Singleton(Generic[S]):
 
     @property
     def name(self) -> str:
+        """As the table `singletons` has it."""
         return self._declared.name
 
     @property

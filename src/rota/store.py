@@ -559,11 +559,14 @@ def tick_key(due_at: datetime) -> str:
 
 
 def changed_fields(declared: str | None, now: Declaration) -> dict[str, Any]:
-    """The fields whose declared value is not what it was at the last declaration; all of them if there was none."""
+    """The fields whose declared value is not what it was at the last declaration; all of them if there was none.
+
+    But `enabled`, which is the operator's: what was paused before anybody declared it stays paused.
+    """
     before = msgspec.json.decode(declared) if declared else {}
     fields = msgspec.structs.asdict(now)
     return {
         name: value
         for name, value in fields.items()
-        if name not in ("job_id", "name") and (name not in before or before[name] != value)
+        if name not in ("job_id", "name", "enabled") and (name not in before or before[name] != value)
     }

@@ -9,10 +9,11 @@ import pytest
 
 from rota import Rota
 from rota.events import ElectorReplaced, LeadershipWon
+from rota.settings import Elector
 from tests.app.waiting import until
 
 
-def led_app(url: str, elector: str, won: list[LeadershipWon]) -> Rota:
+def led_app(url: str, elector: Elector, won: list[LeadershipWon]) -> Rota:
     app = Rota(url, elector=elector)
     app.events.subscribe(LeadershipWon, won.append)
 
@@ -24,7 +25,7 @@ def led_app(url: str, elector: str, won: list[LeadershipWon]) -> Rota:
 
 
 @pytest.mark.parametrize("elector", ["", "lease", "standalone"])
-async def test_the_elector_is_chosen_by_a_setting_and_stored_with_the_term(url: str, elector: str) -> None:
+async def test_the_elector_is_chosen_by_a_setting_and_stored_with_the_term(url: str, elector: Elector) -> None:
     won: list[LeadershipWon] = []
     app = led_app(url, elector, won)
     expected = elector or ("file" if url.startswith("sqlite") else "advisory")

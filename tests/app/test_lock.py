@@ -16,7 +16,7 @@ from rota.replica import Replica
 from tests.app.waiting import until
 from tests.harness import Databases, execute
 
-QUICK = {"beat": 0.2, "lease": 0.6, "dead_after": 1.0}
+QUICK: dict[str, Any] = {"beat": 0.2, "lease": 0.6, "dead_after": 1.0}
 LONG_AGO = "'2020-01-01 00:00:00.000000'"
 
 

@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced snippet. `stores` is empty when it is for every store."""
+    """A fenced snippet. `stores` is empty when it is for every store, and `theirs` when it is for another library."""
 
     language: str
     stores: tuple[str, ...]
@@ -71,7 +72,9 @@ def pages_with(language: str) -> list[Any]:
 def test_every_snippet_is_of_a_kind_that_is_run(page: Path) -> None:
     for block in blocks(page):
         assert block.language in ("python", "sql", "sh", "yaml"), f"{block.where}: nobody runs {block.language!r}"
-        assert set(block.stores) <= {"postgres", "sqlite"}, block.where
+        assert set(block.stores) <= {"postgres", "sqlite", "theirs"}, block.where
+        if "theirs" in block.stores:
+            compile(block.text, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert page.read_text().count("```") == 2 * len(blocks(page))
 
 
@@ -169,7 +172,7 @@ async def history(url: str) -> None:
         await move_clock(url, 3600)
         await report.using(delay=86400).enqueue()  # also wakes the scheduler
         await until(caught_up)
-    long_ago = "'2026-01-01 00:00:00.000000'"
+    long_ago, lately = "'2026-01-01 00:00:00.000000'", f"'{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}'"
     for statement in (
         "update scheduler_configs set cron = '0 4 * * *' where job_id = 'close_books'",
         "insert into scheduler_configs (job_id, name, cron, next_run_at)"
@@ -181,6 +184,12 @@ async def history(url: str) -> None:
         "update jobs set breaker = 'open' where job_id = 'report'",
         f"insert into lock_holders (token, name, fence, holder, expires_at) values (1, 'a', 1, 'x', {long_ago})",
         """insert into replicas (name, host, pid, jobs, session) values ('first', 'here', 1, '["report"]', '-')""",
+        "insert into job_runs (job_id, correlation_id, state, attempt, error, run_at, started_at, finished_at)"
+        f" values ('report', '2', 'failed', 2, 'ValueError: no', {lately}, {lately}, {lately})",
+        "insert into job_runs (job_id, config_id, idempotency_key, correlation_id, state, run_at, due_at, started_at)"
+        f" select job_id, id, 'schedule:1', '3', 'succeeded', {long_ago}, {long_ago}, {lately}"
+        " from scheduler_configs where job_id = 'close_books'",
+        "insert into roles (role, term, nonce, holder, elector) values ('leader', 1, 1, 'first', 'advisory')",
     ):
         await execute(url, statement)
 
