@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from rota.context import Context, current_context
+from rota.door import Door
 from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
@@ -22,6 +23,7 @@ from rota.leader import Offices
 from rota.leading import Leading
 from rota.lock import Lock, limited, lock_name, semaphore_name, serial_name
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
+from rota.portal import Portal
 from rota.probes import Probes
 from rota.replica import Replica
 from rota.results import Results
@@ -39,7 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Rota(Leading):
+class Rota(Leading, Door):
     """An app: its jobs and schedules, and the store that it shares with its other replicas."""
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
@@ -186,14 +188,14 @@ class Rota(Leading):
 
     @property
     def store(self) -> Store:
-        if self._store is None:
+        if self._store is None or self._portal is None:
             raise NotOpen
+        self._portal.check_process()
         return self._store
 
     async def __aenter__(self) -> Self:
         """Run as a replica: schedules fire, jobs run, until the block ends."""
-        if self._stack is not None:
-            raise BadInput("this Rota is open already")
+        self._refuse_if_open()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.client())
             await self.store.declare([job.row() for job in self.jobs.values()], list(self._schedules.values()))
@@ -209,10 +211,13 @@ class Rota(Leading):
             await stack.__aexit__(kind, error, trail)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Self]:
-        """Open the store only: enqueue, wait, look and edit, without running anything here."""
-        if self._store is not None:
-            raise BadInput("this Rota is open already")
+    async def _client(self) -> AsyncIterator[Self]:
+        with self._entrance() as portal:
+            async with self._store_open(portal):
+                yield self
+
+    @asynccontextmanager
+    async def _store_open(self, portal: Portal) -> AsyncIterator[None]:
         if not self._logging:
             self._logging = True
             log_events(self.events)
@@ -225,8 +230,9 @@ class Rota(Leading):
             store, self.settings.replica, emit=self.events.emit, hint=lambda: self.hint("locks")
         )
         try:
-            yield self
+            yield
         finally:
+            portal.close()
             await keeper.close()
             await self.results.close()
             await self.ids.close()

@@ -28,12 +28,23 @@ async def main() -> None:
     reveal_type(await (await shout.enqueue("a")).result())       # str
     reveal_type(await resize.using(key="k").enqueue("a.png"))    # Run[int]
     reveal_type(await resize.enqueue_many([resize.call("a")]))   # list[Run[int]]
+    async with app.client() as client:
+        reveal_type(client)                                      # Rota
     await resize.enqueue(3)                                      # error: arg-type
     await resize.enqueue("a.png", height=3)                      # error: call-arg
     await resize.enqueue()                                       # error: call-arg
     await shout.enqueue(1)                                       # error: arg-type
     await close_books.enqueue("x")                               # error: call-arg
     await resize.using(key=3).enqueue("a.png")                   # error: arg-type
+
+def plain() -> None:
+    with app as opened, app.client() as client:
+        reveal_type(opened)                                      # Rota
+        reveal_type(client)                                      # Rota
+    reveal_type(app.client().open_until_exit())                  # Rota
+    reveal_type(app.wait(resize.enqueue("a.png")))               # Run[int]
+    reveal_type(app.wait(app.wait(shout.enqueue("a")).result(), timeout=3))  # str
+    app.wait(resize)                                             # error: arg-type
 """
 
 
@@ -63,7 +74,7 @@ def test_every_remark_in_the_user_code_is_what_mypy_says(said: dict[int, str]) -
         if kind == "error":
             assert f"[{rest}]" in said.get(number, ""), line
         else:
-            bare = said[number].replace("rota.run.", "").replace("builtins.", "")
+            bare = said[number].replace("rota.run.", "").replace("rota.app.", "").replace("builtins.", "")
             assert f'Revealed type is "{kind}"' in bare, said[number]
         checked += 1
     assert checked == 10
