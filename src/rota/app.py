@@ -248,7 +248,7 @@ class Rota(Leading, Door):
         worker = Worker(
             self.store,
             self.settings,
-            dict(self.jobs),
+            self._handlers(),
             standing=lambda: replica.id if replica.trusted else 0,
             slot_freed=lambda: replica.wake_scheduler(),
             finished=self.results.hint,
@@ -283,6 +283,10 @@ class Rota(Leading, Door):
             self._worker = None
             await _surely(_wind_down(worker, keeper, replica, offices))
             self._replica = None
+
+    def _handlers(self) -> dict[str, Job[..., Any]]:
+        """The jobs as the worker runs them; an integration may put something around their functions."""
+        return dict(self.jobs)
 
     @contextmanager
     def _probed(self, replica: Replica) -> Iterator[None]:
