@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ def _result(client: Any, run: int) -> dict[str, str | None]:
         answer: dict[str, str | None] = client.get(f"/runs/{run}").get_json()
         if answer["state"] not in ("queued", "running"):
             break
+        time.sleep(0.01)
     return answer
 
 
@@ -48,12 +50,12 @@ def test_a_request_to_a_service_that_nobody_opened_fails_with_the_way_out(servic
 
 
 SERVED = """
-import json, os, sys
+import os, sys, time
 {serve}
 client = web.test_client()
 run = client.post("/orders/7").get_json()["run"]
 while (answer := client.get(f"/runs/{{run}}").get_json())["state"] in ("queued", "running"):
-    pass
+    time.sleep(0.05)
 print(answer["result"], flush=True)
 sys.exit(7)
 """

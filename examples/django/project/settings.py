@@ -24,7 +24,7 @@ if "PGDATABASE" in os.environ:
         "PASSWORD": os.environ.get("PGPASSWORD", ""),
         "HOST": os.environ.get("PGHOST", ""),
         "PORT": os.environ.get("PGPORT", ""),
-        "CONN_MAX_AGE": 60,
+        "CONN_MAX_AGE": int(os.environ.get("CONN_MAX_AGE", "0")),
         "CONN_HEALTH_CHECKS": True,
     }
 
