@@ -190,7 +190,7 @@ class Rota(Leading, Door):
     def store(self) -> Store:
         if self._store is None or self._portal is None:
             raise NotOpen
-        self._portal.check_process()
+        self._portal.check_caller(self._replica.loop if self._replica is not None else None)
         return self._store
 
     async def __aenter__(self) -> Self:
@@ -364,8 +364,9 @@ class Rota(Leading, Door):
         return Lock(self._holding, Wanted(serial_name(key)), timeout)
 
     def _holding(self) -> Keeper:
-        if self._keeper is None:
+        if self._keeper is None or self._portal is None:
             raise NotOpen
+        self._portal.check_caller(None)
         return self._keeper
 
 

@@ -32,6 +32,16 @@ class Portal:
         if os.getpid() != self._pid:
             raise Forked(self._pid)
 
+    def check_caller(self, control: asyncio.AbstractEventLoop | None) -> None:
+        """What is awaited elsewhere than in this loop would tangle both; the control thread's is rota's own."""
+        self.check_process()
+        running = running_loop()
+        if running is not None and running is not self._loop and running is not control:
+            raise BadInput(
+                "this Rota is open in another event loop than this one: `await asyncio.to_thread(app.wait, ...)`, "
+                "or open it here with `async with`"
+            )
+
     def wait(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
         """Run it in the loop and wait for it here, in the caller's context; cancel it if the wait does not last."""
         try:

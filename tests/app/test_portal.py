@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rota import BadInput, Context, NotOpen, Rota, RunFailed, StoreUnavailable, Timeout, current_context
+from rota import BadInput, Context, NotOpen, Rota, Run, RunFailed, StoreUnavailable, Timeout, current_context
 from tests.harness import execute
 
 
@@ -195,17 +195,20 @@ async def test_another_thread_waits_while_async_with_runs(url: str) -> None:
         assert await run.result(30) == "A"
 
 
-def test_a_loop_that_is_not_the_apps_is_not_held_up(url: str) -> None:
+def test_another_loop_than_the_apps_is_neither_held_up_nor_tangled(url: str) -> None:
     app = with_jobs(url)
 
-    async def other_loop() -> str:
+    async def other_loop(known: Run[str]) -> str:
+        for use in (app.jobs["shout"].enqueue("a"), known.result(), known.state(), app.lock("x").try_lock()):
+            with pytest.raises(BadInput, match="open in another event loop"):
+                await use
         with pytest.raises(BadInput, match=r"asyncio\.to_thread"):
             app.wait(app.jobs["shout"].enqueue("a"))
         run = await asyncio.to_thread(app.wait, app.jobs["shout"].enqueue("a"))
         return str(await asyncio.to_thread(app.wait, run.result(30)))
 
     with app:
-        assert asyncio.run(other_loop()) == "A"
+        assert asyncio.run(other_loop(app.wait(app.jobs["shout"].enqueue("b")))) == "A"
 
 
 def test_it_opens_once_at_a_time(url: str) -> None:
