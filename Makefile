@@ -14,8 +14,8 @@ test: $(VENV)/ready-dev  ## the whole suite; it mostly waits, so several files a
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: $(VENV)/ready-dev  ## style, types, direction of imports
-	$(BIN)/ruff check src tests tools bench
-	$(BIN)/ruff format --check src tests tools bench
+	$(BIN)/ruff check src tests tools bench examples
+	$(BIN)/ruff format --check src tests tools bench examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

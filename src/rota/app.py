@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, ove
 
 from rota.caller import Connection
 from rota.context import Context, current_context
+from rota.door import Door
 from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
@@ -24,6 +25,7 @@ from rota.leading import Leading
 from rota.lock import Lock, limited, lock_name, semaphore_name, serial_name
 from rota.options import EveryOptions, ScheduleOptions
 from rota.policy import Breaker, CatchUp, Decider, Overlap, Retry
+from rota.portal import Portal
 from rota.probes import Probes
 from rota.replica import Replica
 from rota.results import Results
@@ -41,7 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Rota(Leading):
+class Rota(Leading, Door):
     """An app: its jobs and schedules, and the store that it shares with its other replicas."""
 
     def __init__(self, url: str | None = None, **settings: Unpack[GivenSettings]) -> None:
@@ -193,14 +195,14 @@ class Rota(Leading):
     @property
     def store(self) -> Store:
         """The database, as rota's own parts see it. `NotOpen` when the app is not open."""
-        if self._store is None:
+        if self._store is None or self._portal is None:
             raise NotOpen
+        self._portal.check_caller(self._replica.loop if self._replica is not None else None)
         return self._store
 
     async def __aenter__(self) -> Self:
         """Run as a replica: schedules fire, jobs run, until the block ends."""
-        if self._stack is not None:
-            raise BadInput("this Rota is open already")
+        self._refuse_if_open()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.client())
             await self.store.declare([job.row() for job in self.jobs.values()], list(self._schedules.values()))
@@ -216,10 +218,13 @@ class Rota(Leading):
             await stack.__aexit__(kind, error, trail)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Self]:
-        """Open the store only: enqueue, wait, look and edit, without running anything here."""
-        if self._store is not None:
-            raise BadInput("this Rota is open already")
+    async def _client(self) -> AsyncIterator[Self]:
+        with self._entrance() as portal:
+            async with self._store_open(portal):
+                yield self
+
+    @asynccontextmanager
+    async def _store_open(self, portal: Portal) -> AsyncIterator[None]:
         if not self._logging:
             self._logging = True
             log_events(self.events)
@@ -232,8 +237,9 @@ class Rota(Leading):
             store, self.settings.replica, emit=self.events.emit, hint=lambda: self.hint("locks")
         )
         try:
-            yield self
+            yield
         finally:
+            portal.close()
             await keeper.close()
             await self.results.close()
             await self.ids.close()
@@ -249,7 +255,7 @@ class Rota(Leading):
         worker = Worker(
             self.store,
             self.settings,
-            dict(self.jobs),
+            self._handlers(),
             standing=lambda: replica.id if replica.trusted else 0,
             slot_freed=lambda: replica.wake_scheduler(),
             finished=self.results.hint,
@@ -284,6 +290,10 @@ class Rota(Leading):
             self._worker = None
             await _surely(_wind_down(worker, keeper, replica, offices))
             self._replica = None
+
+    def _handlers(self) -> dict[str, Job[..., Any]]:
+        """The jobs as the worker runs them; an integration may put something around their functions."""
+        return dict(self.jobs)
 
     @contextmanager
     def _probed(self, replica: Replica) -> Iterator[None]:
@@ -340,10 +350,6 @@ class Rota(Leading):
             return self.wait(self.enqueue_many(wanted))
         return self._handles(wanted, self._any_store().enqueue_sync([call.new_run() for call in wanted], within))
 
-    def wait(self, work: Coroutine[Any, Any, R], timeout: float | None = None) -> R:
-        work.close()
-        raise NotOpen
-
     def _any_store(self) -> Store:
         """To say something on a caller's connection no connection of ours is needed."""
         return self._store or open_store(self.settings)
@@ -394,8 +400,9 @@ class Rota(Leading):
         return Lock(self._holding, Wanted(serial_name(key)), timeout)
 
     def _holding(self) -> Keeper:
-        if self._keeper is None:
+        if self._keeper is None or self._portal is None:
             raise NotOpen
+        self._portal.check_caller(None)
         return self._keeper
 
 

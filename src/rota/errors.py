@@ -70,8 +70,20 @@ class NotOpen(RotaError, RuntimeError):
     def __init__(self) -> None:
         super().__init__(
             "this Rota is not open: use `async with app:` to run as a replica, "
-            "or `async with app.client():` to enqueue and look without running anything"
+            "or `async with app.client():` to enqueue and look without running anything "
+            "(in a program without an event loop: `with`)"
         )
+
+
+class Forked(RotaError, RuntimeError):
+    """The app was opened before this process was forked off, and belongs to the parent."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(
+            f"this Rota was opened in process {pid}, which then forked this one: its thread and its connections stayed "
+            "there. Open it after the fork, in each child (gunicorn: post_worker_init), or start children by spawn"
+        )
+        self.pid = pid
 
 
 class WrongState(RotaError):

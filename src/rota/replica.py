@@ -171,6 +171,7 @@ class Replica:
         self.store = make_store()
         self._decide = decide
         self._ready: Future[None] = Future()
+        self._gone: Future[None] = Future()
         self._stop = threading.Event()
         self._stop_here: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -193,7 +194,9 @@ class Replica:
         if self._loop is not None and self._stop_here is not None and self._thread.is_alive():
             with suppress(RuntimeError):  # it failed to start, and its loop is closed already
                 self._loop.call_soon_threadsafe(self._stop_here.set)
-        await asyncio.to_thread(self._thread.join)
+        # Not by another thread that waits: none can be started while the interpreter exits.
+        await asyncio.shield(asyncio.wrap_future(self._gone))
+        self._thread.join()
 
     @property
     def trusted(self) -> bool:
@@ -325,6 +328,8 @@ class Replica:
                 self._ready.set_exception(error)
             elif not isinstance(error, SystemExit):
                 raise
+        finally:
+            self._gone.set_result(None)
 
     async def _control(self) -> None:
         self._loop, self._stop_here = asyncio.get_running_loop(), asyncio.Event()

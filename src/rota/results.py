@@ -27,6 +27,7 @@ class Results:
             self._wake.set_here()
 
     async def wait(self, run_id: int, timeout: float | None) -> RunRow:
+        self._store()  # closed, or open in another loop: said before anything is begun here
         future: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(future)
         if self._task is None or self._task.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.app.callers import APSW, CASES, AsyncpgOfAPool, Caller, Django, Plain
 from tests.harness import Databases, execute
 
 # So seldom is the store looked at without being told: what is picked up in time was told.
-UNHURRIED = {"beat": 100.0, "lease": 250.0, "dead_after": 300.0}
+UNHURRIED: dict[str, Any] = {"beat": 100.0, "lease": 250.0, "dead_after": 300.0}
 EVERY_KIND = [
     NewRun(job_id="free", parameters='{"text":"100% \\u0000 ? :a $1 ünï"}', correlation_id="c-%s", parent_id=7),
     NewRun(job_id="free", priority=1, key="it's %(a)s"),

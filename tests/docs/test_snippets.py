@@ -38,6 +38,7 @@ PAGES = [*SNIPPETS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+)\.py\n")
+_EXAMPLE = re.compile(r"# (examples/\S+)\n")
 _OPENS = re.compile(r"async with app(:|,| as|\.client\()")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -100,7 +101,7 @@ async def test_python_snippets_run_and_print_what_they_say(page: Path, url: str,
     names: dict[str, Any] = {"__name__": page.stem}
     async with asyncio.timeout(60), AsyncExitStack() as opened:
         for block in blocks(page, "python"):
-            if not block.is_for(url):
+            if not block.is_for(url) or _EXAMPLE.match(block.text):
                 continue
             if file := _FILE.match(block.text):
                 (desk / f"{file[1]}.py").write_text(block.text)
@@ -119,7 +120,7 @@ async def _run(block: Block, names: dict[str, Any], opened: AsyncExitStack) -> N
     code = compile(block.text, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     if not code.co_flags & inspect.CO_COROUTINE:
         await opened.aclose()
-        eval(code, names)
+        await asyncio.to_thread(eval, code, names)  # a plain program has no event loop
     elif _OPENS.search(block.text):
         await opened.aclose()
         await eval(code, names)
@@ -127,6 +128,13 @@ async def _run(block: Block, names: dict[str, Any], opened: AsyncExitStack) -> N
         if names["app"]._store is None:
             await opened.enter_async_context(names["app"])
         await eval(code, names)
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: page.stem)
+def test_what_is_shown_of_an_example_is_what_it_says(page: Path) -> None:
+    for block in blocks(page, "python"):
+        if example := _EXAMPLE.match(block.text):
+            assert block.text[example.end() :] in (ROOT / example[1]).read_text(), block.where
 
 
 def _promised(text: str) -> list[str]:

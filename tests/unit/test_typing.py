@@ -94,6 +94,8 @@ async def main(ctx: Context) -> None:
     reveal_type(await (await shout.enqueue("a")).result())       # str
     reveal_type(await resize.using(key="k").enqueue("a.png"))    # Run[int]
     reveal_type(await resize.enqueue_many([resize.call("a")]))   # list[Run[int]]
+    async with app.client() as client:
+        reveal_type(client)                                      # Rota
     reveal_type(resize.call("a"))                                # Call[int]
     reveal_type(app.run(1))                                      # Run[Any]
     reveal_type(ctx.tick.schedule_id)                            # int | None
@@ -125,6 +127,15 @@ async def main(ctx: Context) -> None:
     Rota(elector="etcd")                                         # error: arg-type, reportArgumentType
     app.lock("a", timeout="1")                                   # error: arg-type, reportArgumentType
     app.semaphore("a")                                           # error: call-arg, reportCallIssue
+
+def plain() -> None:
+    with app as opened, app.client() as client:
+        reveal_type(opened)                                      # Rota
+        reveal_type(client)                                      # Rota
+    reveal_type(app.client().open_until_exit())                  # Rota
+    reveal_type(app.wait(resize.enqueue("a.png")))               # Run[int]
+    reveal_type(app.wait(app.wait(shout.enqueue("a")).result(), timeout=3))  # str
+    app.wait(resize)                                             # error: arg-type, reportArgumentType
 """
 
 Said: TypeAlias = dict[int, str]
@@ -194,7 +205,7 @@ def test_every_remark_in_the_user_code_is_what_is_said_there(says: Checker, whic
             variants = kind.split(" | ") if "] | " in kind else [kind, kind]
             assert f'"{variants[which]}"' in said.get(number, ""), (line, said.get(number))
         checked += 1
-    assert checked == 54
+    assert checked == 61
 
 
 # -- options that are passed on are the ones that there are ------------------------------------------

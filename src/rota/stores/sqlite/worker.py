@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -66,7 +67,7 @@ class Worker:
         self._next: Task[Any] | None = None
         self._gate = threading.Lock()
         self._started = self._stopped = False
-        self._gone = threading.Event()
+        self._gone: Future[None] = Future()
 
     async def run(self, function: Callable[[Session], T]) -> T:
         """The function, outside of a transaction of ours."""
@@ -80,7 +81,8 @@ class Worker:
         """After what was submitted so far."""
         self.stop()
         if self._started:
-            await asyncio.to_thread(self._gone.wait)
+            # Not by another thread that waits: none can be started while the interpreter exits.
+            await asyncio.shield(asyncio.wrap_future(self._gone))
 
     def stop(self) -> None:
         """Close the connection after what was submitted so far, without waiting for it."""
@@ -117,7 +119,7 @@ class Worker:
             del task
         if session is not None:
             session.connection.close()
-        self._gone.set()
+        self._gone.set_result(None)
 
     def _more(self) -> list[Task[Any]]:
         """The writes that are queued right now, up to something else."""

@@ -1,0 +1,41 @@
+"""A FastAPI service whose every process is a replica: `uvicorn api:api --workers 2`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from rota import Context, Rota
+
+rota = Rota()  # the database in ROTA_URL, else the file rota.db
+
+
+@rota.job(retry=3)
+async def ship(number: int) -> str:
+    return f"order {number} is on its way"
+
+
+@rota.cron("0 6 * * *")
+async def count_orders(ctx: Context) -> None:
+    ctx.log.info("the tick of %s", ctx.tick.due_at)
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async with rota:  # or rota.client(), when `rota run api:rota` runs the jobs elsewhere
+        yield
+
+
+api = FastAPI(lifespan=lifespan)
+
+
+@api.post("/orders/{number}", status_code=202)
+async def place_order(number: int) -> dict[str, int]:
+    run = await ship.using(key=f"order-{number}").enqueue(number)
+    return {"run": run.id}
+
+
+@api.get("/runs/{run_id}")
+async def show_run(run_id: int) -> dict[str, str | None]:
+    row = await rota.run(run_id).row()
+    return {"state": row.state, "result": row.result}

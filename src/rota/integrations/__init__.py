@@ -1,0 +1,1 @@
+"""What frameworks need beyond `async with app:`. Nothing here is imported unless the framework asks for it."""

@@ -1,0 +1,1 @@
+"""rota has no models. But Django tells only apps that have this module when it has migrated."""
