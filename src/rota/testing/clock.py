@@ -21,12 +21,12 @@ _SHOWN = "%Y-%m-%d %H:%M:%S.%f"
 class Clock:
     """The clock of one database. From the first move on it stands still between moves.
 
-    It stays as it was left: for a database that is thrown away after the test.
+    It stays as it was left: for a database that is thrown away after the test. `prepared`: the tables are there.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, prepared: bool = False) -> None:
         self._settings = Settings(url=url)
-        self._prepared = False
+        self._prepared = prepared
 
     def __repr__(self) -> str:
         return "<Clock of a test>"

@@ -42,7 +42,6 @@ class Member:
         self.condition: Condition = "alive"
         self._beat, self._lease, self._dead_after = settings.beat, settings.lease, settings.dead_after
         self._silent_for: float = 0.0
-        self._given_up: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.condition}>"
@@ -68,8 +67,8 @@ class Cluster:
 
     def __init__(self, url: str, clock: Clock, outside: Twin, members: list[Member]) -> None:
         self.url, self.clock, self._outside, self.replicas = url, clock, outside, members
+        self._given_up = outside.gate.given_up
         self._stirred = Wake()
-        self._told = [0] * len(members)
         for member in members:
             member._twin.worker.stirred = self._stirred.set_here
 
@@ -77,7 +76,7 @@ class Cluster:
 
     async def now(self) -> datetime:
         """The cluster's time, in UTC."""
-        return await self.clock.now()
+        return await self._outside.store.now()
 
     async def advance(
         self,
@@ -115,19 +114,20 @@ class Cluster:
         if member.condition != "killed" and member._silent_for >= member._lease:
             member._twin.replica.lose_trust()
         patience = member._beat + SECOND_LOOK if member.condition == "killed" else member._dead_after
-        if member._silent_for >= patience and member.ids - member._given_up:
-            member._given_up |= member.ids
+        if member._silent_for >= patience and not member.ids <= self._given_up:
             await self._make_stale(member)
+            self._given_up |= member.ids
 
     async def _make_stale(self, member: Member) -> None:
-        """Its last beat is as long ago as it would be: no real time has to pass for that."""
+        """Its last beat is as long ago as it would be by now, and a server has ended its silent sessions."""
         if self.url.startswith("sqlite:"):
-            sql = "update replicas set beat_at = ? where name = ? and beat_at > ?"
-            long_ago: Any = f"{_LONG_AGO:%Y-%m-%d %H:%M:%S.%f}"
-            await execute(self.url, sql, long_ago, member.name, long_ago)
+            sql = "update replicas set beat_at = ? where name = ?"
+            await execute(self.url, sql, f"{_LONG_AGO:%Y-%m-%d %H:%M:%S.%f}", member.name)
         else:
-            sql = "update rota.replicas set beat_at = $1 where name = $2"
-            await execute(self.url, sql, _LONG_AGO, member.name)
+            sql = "update rota.replicas set beat_at = $1 where name = $2 returning session"
+            for (session,) in await execute(self.url, sql, _LONG_AGO, member.name):
+                sql = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = $1"
+                await execute(self.url, sql, session)
 
     async def _notice(self) -> None:
         """Everybody who lives beats; those who were silent too long are buried by one of them."""
@@ -139,7 +139,7 @@ class Cluster:
         raise AssertionError(f"nobody buried {await self._unburied()}, which were silent for too long")
 
     async def _unburied(self) -> list[str]:
-        gone = {replica_id for member in self.replicas for replica_id in member._given_up}
+        gone = self._given_up
         return [row.name for row in await self._outside.store.list_replicas() if row.id in gone] if gone else []
 
     def _with(self, *conditions: Condition) -> list[Member]:
@@ -221,11 +221,7 @@ class Cluster:
 
     async def _tell(self) -> list[Ran]:
         """What ended since this was last asked."""
-        events = []
-        for member in self.replicas:
-            ended = member._twin.ended
-            events += [(event, member) for event in ended[self._told[member.index] :] if event.state != "lost"]
-            self._told[member.index] = len(ended)
+        events = [(event, member) for member in self.replicas for event in member._twin.ended()]
         rows = {row.id: row for row in await self._outside.store.get_runs([event.run_id for event, _ in events])}
         told = [ran(e, rows[e.run_id], m._twin.jobs[e.job_id], m.index) for e, m in events if e.run_id in rows]
         return sorted(told, key=lambda one: (rows[one.run_id].started_at or _LONG_AGO, one.run_id, one.attempt))
@@ -309,13 +305,14 @@ async def cluster(
             url = f"sqlite:///{folder}/rota.db"
         apps = [app] * replicas if isinstance(app, Rota) else [app() for _ in range(replicas)]
         settings = [its.settings for its in apps]
-        outside = Twin(apps[0], "test", url)
+        given_up: set[int] = set()
+        outside = Twin(apps[0], "test", url, given_up)
         await stack.enter_async_context(outside.client())
         if present := await outside.store.list_replicas():
             raise BadInput(f"there are replicas on this database ({present[0].name}): give the cluster an empty one")
-        clock = Clock(url)
+        clock = Clock(url, prepared=True)
         await clock.travel_to(start or datetime.now(UTC))
-        twins = {f"replica-{n}": Twin(its, f"replica-{n}", url) for n, its in enumerate(apps)}
+        twins = {f"replica-{n}": Twin(its, f"replica-{n}", url, given_up) for n, its in enumerate(apps)}
         for its in dict.fromkeys(apps):
             await stack.enter_async_context(fronted(its, outside, twins))
         members = []

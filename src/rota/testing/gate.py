@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 
+import msgspec
+
 from rota.errors import StoreUnavailable
 from rota.store import Claim, Lifeline, Outcome, Pulse, Store
 
@@ -28,10 +30,11 @@ _FREE = ("open", "close")
 
 
 class Gate:
-    """May be set on one thread and passed on others."""
+    """May be set on one thread and passed on others. `given_up`: the replicas that were silent for too long."""
 
-    def __init__(self) -> None:
+    def __init__(self, given_up: set[int]) -> None:
         self.passage: Passage = "open"
+        self.given_up = given_up
         self._moved: Future[None] = Future()
         self._left: list[Coroutine[Any, Any, Any]] = []
         self.stranded: list[Lifeline] = []
@@ -137,11 +140,12 @@ class GatedLifeline(Lifeline):
 
     async def beat(self, *, holding: bool) -> Pulse:
         await self._gate.passed()
-        # How long the others were silent is for the test to say; real time need not pass for it.
+        # How long the others were silent is for the test to say: no real time has to pass for it, nor counts.
         self._lifeline.judges_from = 0.0
         pulse = await self._lifeline.beat(holding=holding)
         await self._gate.passed()
-        return pulse
+        stale = tuple(sorted(self._gate.given_up)) if pulse.caretaker else ()
+        return msgspec.structs.replace(pulse, suspects=(), stale=stale)
 
     async def close(self) -> None:
         if self._gate.passage == "cut":

@@ -27,16 +27,14 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 
 
 class Inline:
-    """What was run inside an `inline` block, as rows of a ledger that is nowhere stored."""
+    """What was run inside an `inline` block."""
 
-    def __init__(self, app: Rota) -> None:
-        self._app = app
-        self._ids = itertools.count(1)
-        self._rows: dict[int, RunRow] = {}
+    def __init__(self, store: InlineStore) -> None:
+        self._store = store
 
     def all_enqueued(self, job: Job[..., Any] | None = None) -> list[RunRow]:
         """The runs, of all jobs or of one; the oldest first."""
-        return by_hand([row for row in self._rows.values() if job is None or row.job_id == job.name])
+        return by_hand([row for row in self._store.rows.values() if job is None or row.job_id == job.name])
 
     def assert_enqueued(
         self,
@@ -63,22 +61,31 @@ class Inline:
         """That the job was not enqueued with these arguments; without any, that it was not enqueued at all."""
         self.assert_enqueued(job, *args, times=0, key=key, state=state, **kwargs)
 
-    # -- what an app asks of its store ---------------------------------------------------------------
+
+class InlineStore:
+    """What an app asks of its store when it enqueues: answered by running the job. The ledger is nowhere stored."""
+
+    def __init__(self, app: Rota) -> None:
+        self._app = app
+        self._ids = itertools.count(1)
+        self.rows: dict[int, RunRow] = {}
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         return [await self._enqueue(new, connection) for new in runs]
 
     async def get_runs(self, ids: Sequence[int]) -> list[RunRow]:
-        return [self._rows[run_id] for run_id in ids if run_id in self._rows]
+        return [self.rows[run_id] for run_id in ids if run_id in self.rows]
 
     async def find_runs(self, which: RunFilter) -> list[RunRow]:
-        found = [row for row in self._rows.values() if which.job_id in (None, row.job_id)]
+        found = [row for row in self.rows.values() if which.job_id in (None, row.job_id)]
         return sorted(found, key=lambda row: -row.id)[: which.limit]
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         raise BadInput(
             f"inline mode has no database, so there is no {name}(): "
             "`async with cluster(app)` has one, and run_due() runs what was enqueued"
@@ -87,14 +94,14 @@ class Inline:
     # -- running -------------------------------------------------------------------------------------
 
     async def _enqueue(self, new: NewRun, connection: Any) -> Enqueued:
-        for row in self._rows.values():
+        for row in self.rows.values():
             if new.key is not None and (row.job_id, row.idempotency_key) == (new.job_id, new.key):
                 return Enqueued(id=row.id, created=False)
         job = self._app.jobs.get(new.job_id)
         if job is None:
             raise UnknownJob(f"unknown job {new.job_id!r}")
         run_id = next(self._ids)
-        self._rows[run_id] = row = _row(run_id, new)
+        self.rows[run_id] = row = _row(run_id, new)
         state: State = "failed"
         result = error = None
         try:
@@ -104,7 +111,7 @@ class Inline:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            self._rows[run_id] = msgspec.structs.replace(
+            self.rows[run_id] = msgspec.structs.replace(
                 row, state=state, result=result, error=error, finished_at=datetime.now(UTC)
             )
         return Enqueued(id=run_id, created=True)
@@ -136,10 +143,10 @@ def inline(app: Rota) -> Iterator[Inline]:
     """
     if app._store is not None:
         raise BadInput("this Rota is open already; inline mode is for one that is not")
-    made = Inline(app)
-    app._store = cast(Store, made)
+    store = InlineStore(app)
+    app._store = cast(Store, store)
     try:
-        yield made
+        yield Inline(store)
     finally:
         app._store = None
 

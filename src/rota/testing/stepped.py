@@ -15,7 +15,7 @@ from typing import Any, cast
 from rota.app import Rota
 from rota.attempt import Attempt
 from rota.errors import RotaError, StoreUnavailable
-from rota.events import Event, ReplicaJoined, RunFinished, ServiceFailed
+from rota.events import Event, ReplicaJoined, RunFinished, RunTakenOver, ServiceFailed
 from rota.replica import Replica
 from rota.service import Service
 from rota.settings import Settings
@@ -56,6 +56,11 @@ class SteppedWorker(Worker):
     def at_rest(self) -> bool:
         """Nothing runs, and everything is recorded."""
         return not (self._attempts or self._outbox or self._used_up)
+
+    @property
+    def unrecorded(self) -> set[int]:
+        """The runs that ended here, and whose outcomes the store does not have."""
+        return {outcome.id for outcome in self._outbox}
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
         super()._settle(attempt, outcome)
@@ -120,16 +125,17 @@ class SteppedReplica(Replica):
 class Twin(Rota):
     """A replica of an app, in the same process as its others: the same jobs and schedules, stores of its own."""
 
-    def __init__(self, app: Rota, name: str, url: str) -> None:
+    def __init__(self, app: Rota, name: str, url: str, given_up: set[int]) -> None:
         super().__init__()
         self.settings = replace(alike(app.settings, url), replica=name)
         self.jobs, self._schedules = app.jobs, app._schedules
         self._logging = app._logging  # which hears everything that happens here
-        self.gate = Gate()
+        self.gate = Gate(given_up)
         self.incarnations: set[int] = set()
-        self.ended: list[RunFinished] = []
+        self._ended: list[RunFinished] = []
         self.events.subscribe(ReplicaJoined, lambda event: self.incarnations.add(event.replica_id))
-        self.events.subscribe(RunFinished, self.ended.append)
+        self.events.subscribe(RunFinished, self._ended.append)
+        self.events.subscribe(RunTakenOver, lambda event: self._forget({event.run_id}))
         self.events.subscribe(Event, app.events.emit)
 
     def _new_store(self, settings: Settings, tag: str | None = None) -> Store:
@@ -148,9 +154,20 @@ class Twin(Rota):
         assert isinstance(self._replica, SteppedReplica)
         return self._replica
 
+    def ended(self) -> list[RunFinished]:
+        """What was recorded since this was last asked; an outcome that the store has not taken down is none yet."""
+        unrecorded = self._worker.unrecorded if isinstance(self._worker, SteppedWorker) else set()
+        found = [event for event in self._ended if event.run_id not in unrecorded]
+        self._ended[:] = [event for event in self._ended if event.run_id in unrecorded]
+        return [event for event in found if event.state != "lost"]
+
+    def _forget(self, run_ids: set[int]) -> None:
+        self._ended[:] = [event for event in self._ended if event.run_id not in run_ids]
+
     async def die(self) -> None:
         """As `kill -9` looks to the others: no good-bye, and the session lock is free."""
         self.gate.set("dead")
+        self._forget(self.worker.unrecorded)
         self.worker.die()
         if self._keeper is not None:
             self._keeper._holds.clear()
