@@ -33,3 +33,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     made = template.new_database()
     yield made
     template.drop(made)
+
+
+@pytest.fixture
+def other_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[str]:
+    """Another empty database of the same kind."""
+    if url.startswith("sqlite:"):
+        yield f"sqlite:///{tmp_path / 'other.db'}"
+        return
+    template: Template = request.getfixturevalue("template")
+    made = template.new_database()
+    yield made
+    template.drop(made)
