@@ -95,21 +95,22 @@ class Cluster:
 
     async def travel_to(self, moment: datetime) -> datetime:
         """Let time pass until this moment, at once. The new time, in UTC."""
-        moment = in_utc(moment)
+        moment, before = await self._ahead(moment), await self.now()
         await self._plan()
-        before = await self.now()
-        if moment < before:
-            raise BadInput(f"the cluster's time is {before}: it cannot go back to {moment}")
         after = await self.clock.travel_to(moment)
-        for member in self.replicas:
+        for member in self._with("paused", "cut off", "killed"):
             await self._be_silent(member, (after - before).total_seconds())
-        await self._notice()
+        if await self._unburied():
+            await self._notice()
         return after
 
+    async def _ahead(self, moment: datetime) -> datetime:
+        moment, now = in_utc(moment), await self.now()
+        if moment < now:
+            raise BadInput(f"the cluster's time is {now}: it cannot go back to {moment}")
+        return moment
+
     async def _be_silent(self, member: Member, seconds: float) -> None:
-        if member.condition == "alive":
-            member._silent_for = 0.0
-            return
         member._silent_for += seconds
         if member.condition != "killed" and member._silent_for >= member._lease:
             member._twin.replica.lose_trust()
@@ -153,11 +154,11 @@ class Cluster:
 
     async def _plan(self) -> None:
         """All look at once, as they would: what is due becomes ready, and new schedules get their next tick."""
-        await self._notice()
         await asyncio.gather(*(member._twin.replica.schedule() for member in self._able()))
 
     async def start_due(self) -> int:
         """Start what is due or ready, on whichever replica gets it, and do not wait for it. How many runs."""
+        await self._notice()
         await self._plan()
         return sum([await member._twin.worker.claim() for member in self._with("alive")])
 
@@ -210,8 +211,9 @@ class Cluster:
         return await self.run_until(await self.now() + by, timeout=timeout)
 
     async def _next_due(self) -> datetime | None:
-        agenda = await self._outside.store.agenda(sorted(self._outside.jobs))
-        if agenda.next_in is None or not self._with("alive"):
+        jobs = {job for member in self._with("alive") for job in member._twin.jobs}
+        agenda = await self._outside.store.agenda(sorted(jobs))
+        if agenda.next_in is None or not jobs:
             return None
         # Never nothing: rounding must not keep it before what is due.
         return await self.now() + max(timedelta(seconds=agenda.next_in), timedelta(microseconds=1))

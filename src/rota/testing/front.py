@@ -15,6 +15,7 @@ from rota.context import current_context
 from rota.errors import BadInput
 from rota.keeper import Keeper
 from rota.results import Results
+from rota.snowflake import Snowflakes
 from rota.store import Store
 from rota.testing.stepped import Twin, alike
 
@@ -39,9 +40,9 @@ async def fronted(app: Rota, outside: Twin, twins: Mapping[str, Twin]) -> AsyncI
         context = current_context()
         return outside if context is None else twins.get(context.replica, outside)
 
-    settings, results = app.settings, app.results
+    settings, results, ids = app.settings, app.results, app.ids
     app.settings = alike(settings, outside.settings.url)
-    app.results = Results(lambda: app.store)
+    app.results, app.ids = Results(lambda: app.store), Snowflakes(lambda: app.store)
     app._store = cast(Store, Whichever(lambda: here().store))
     app._keeper = cast(Keeper, Whichever(lambda: here()._holding()))
     try:
@@ -50,4 +51,4 @@ async def fronted(app: Rota, outside: Twin, twins: Mapping[str, Twin]) -> AsyncI
         await app.results.close()
         await app.ids.close()
         app._store = app._keeper = None
-        app.settings, app.results = settings, results
+        app.settings, app.results, app.ids = settings, results, ids

@@ -64,7 +64,7 @@ class Gate:
     def clear(self) -> None:
         """The test is over: what was left may tidy up behind itself."""
         for handler in self._left:
-            with contextlib.suppress(BaseException):
+            with contextlib.suppress(Exception, asyncio.CancelledError):
                 handler.close()
         self._left.clear()
 

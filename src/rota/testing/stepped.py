@@ -91,19 +91,26 @@ class SteppedReplica(Replica):
 
     async def beat(self) -> None:
         """Two beats, since what the first one learns the second one acts on; then the dead are looked after."""
-        await self._step(self.heart)
-        await self._step(self.heart)
-        await self._step(self.caretaker)
+
+        async def steps() -> None:
+            for service in (self.heart, self.heart, self.caretaker):
+                await self._step(service)
+
+        await self.do(steps())
 
     async def schedule(self) -> None:
         """Everything that is due becomes ready."""
-        for _ in range(_ROUNDS):
-            if await self._step(self.scheduler) != 0:
-                return
+
+        async def steps() -> None:
+            for _ in range(_ROUNDS):
+                if await self._step(self.scheduler) != 0:
+                    return
+
+        await self.do(steps())
 
     async def _step(self, service: Service) -> float | None:
         try:
-            return await self.do(service.step())
+            return await service.step()
         except RotaError as error:
             self.emit(ServiceFailed(service.name, error))
             return None
