@@ -202,7 +202,7 @@ async def test_a_job_that_hangs_is_named(url: str) -> None:
     async with cluster(app, start=NOON, url=url) as it:
         run = await hangs.enqueue()
         with pytest.raises(Timeout, match=rf"replica-0.*{run.id}.*start_due"):
-            await it.run_due(timeout=0.2)
+            await it.run_due(timeout=0.1)
 
 
 async def test_replicas_may_differ(url: str) -> None:

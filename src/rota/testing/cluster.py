@@ -15,51 +15,22 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from rota.app import Rota
 from rota.caretaker import SECOND_LOOK
 from rota.errors import BadInput, NotFound, Timeout
 from rota.run import Run
 from rota.service import Wake
-from rota.settings import Settings
 from rota.store import RunFilter, RunRow
 from rota.testing.clock import Clock, duration, execute, in_utc
 from rota.testing.front import fronted
+from rota.testing.member import Condition, Member
 from rota.testing.ran import Ran, ran
 from rota.testing.stepped import Twin
 
-Condition = Literal["alive", "paused", "cut off", "killed"]
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _ROUNDS = 50
-
-
-class Member:
-    """One replica of the cluster, as the test sees it."""
-
-    def __init__(self, index: int, twin: Twin, settings: Settings) -> None:
-        self.index, self._twin = index, twin
-        self.condition: Condition = "alive"
-        self._beat, self._lease, self._dead_after = settings.beat, settings.lease, settings.dead_after
-        self._silent_for: float = 0.0
-
-    def __repr__(self) -> str:
-        return f"<{self.name}, {self.condition}>"
-
-    @property
-    def name(self) -> str:
-        """As in the table of replicas."""
-        return self._twin.settings.replica
-
-    @property
-    def ids(self) -> frozenset[int]:
-        """The numbers that it has had; a new one each time that it came back after it was given up."""
-        return frozenset(self._twin.incarnations)
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """The runs that it has in hand."""
-        return () if self.condition == "killed" else tuple(run_id for run_id, _ in self._twin.worker.running())
 
 
 class Cluster:
@@ -165,20 +136,24 @@ class Cluster:
     async def run_due(self, *, timeout: float = 30.0) -> list[Ran]:
         """Run what is due or ready now, and what comes of it, until there is nothing left. What ran, in order.
 
-        A job that fails does not raise here; its `error` says why. `timeout`: real seconds, for a job that hangs.
+        A job that fails does not raise here; its `error` says why. `timeout`: real seconds, for what hangs.
         """
+        while await self.start_due() or not self._at_rest():
+            await self._rested(timeout)
+        return await self._tell()
+
+    async def _rested(self, timeout: float) -> None:
+        """Until nothing runs any more on those who live."""
         try:
             async with asyncio.timeout(timeout):
-                while await self.start_due() or not self._at_rest():
-                    while not self._at_rest():
-                        await self._stirred.wait()
+                while not self._at_rest():
+                    await self._stirred.wait()
         except TimeoutError:
             running = {member.name: member.running for member in self._with("alive") if member.running}
             raise Timeout(
                 f"after {timeout:g} s these runs have not ended: {running}; "
                 "start_due() starts them and does not wait, timeout= waits longer"
             ) from None
-        return await self._tell()
 
     async def run_until(self, moment: datetime, *, timeout: float = 30.0) -> list[Ran]:
         """Go through the time until this moment, stopping at everything that falls due to run it. What ran, in order.
