@@ -46,6 +46,11 @@ R = TypeVar("R")
 class Rota(Leading, Door):
     """An app: its jobs and schedules, and the store that it shares with its other replicas."""
 
+    # What it is made of; `rota.testing` puts parts in their place that are moved by hand.
+    _new_store = staticmethod(open_store)
+    _new_worker: Callable[..., Worker] = Worker
+    _new_replica: Callable[..., Replica] = Replica
+
     def __init__(self, url: str | None = None, **settings: Unpack[GivenSettings]) -> None:
         super().__init__()
         self.settings = Settings.load(url=url, **settings)
@@ -228,7 +233,7 @@ class Rota(Leading, Door):
         if not self._logging:
             self._logging = True
             log_events(self.events)
-        store = open_store(self.settings)
+        store = self._new_store(self.settings)
         await _reach(store, self.settings)
         self._store = store
         self.results = Results(lambda: self.store)
@@ -252,7 +257,7 @@ class Rota(Leading, Door):
     async def _services(self) -> AsyncIterator[None]:
         replica: Replica
         keeper = self._holding()
-        worker = Worker(
+        worker = self._new_worker(
             self.store,
             self.settings,
             self._handlers(),
@@ -263,9 +268,9 @@ class Rota(Leading, Door):
             wanted=self.events.wanted,
             span=_span_of_runs(),
         )
-        replica = Replica(
+        replica = self._new_replica(
             self.settings,
-            lambda: open_store(self.settings, tag=getattr(self.store, "tag", None)),
+            lambda: self._new_store(self.settings, tag=getattr(self.store, "tag", None)),
             crew=worker,
             jobs=sorted(self.jobs),
             decide=Decider(late_after=self.settings.late_after, check=self._wrong_with),

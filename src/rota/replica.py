@@ -352,7 +352,7 @@ class Replica:
             await self.heart.step()
             services += await self._stand()
             self._ready.set_result(None)
-            tasks = [asyncio.create_task(service.run(), name=f"rota-{service.name}") for service in services]
+            tasks = self._set_going(services)
             if not self._stop.is_set():
                 await self._stop_here.wait()
             for task in tasks:
@@ -364,6 +364,9 @@ class Replica:
                 await self._elector.stop()
             await self.heart.stop()
             await self.store.close()
+
+    def _set_going(self, services: list[Service]) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(service.run(), name=f"rota-{service.name}") for service in services]
 
     async def _leave(self) -> None:
         try:
