@@ -101,9 +101,9 @@ def epilogue(console: Console, verdicts: Sequence[Verdict]) -> None:
     console.print("[bold green]Every tick is accounted for: none lost, none twice.[/]")
     rota = "rota" if shutil.which("rota") else sys.argv[0]
     tries = (
-        (f"{rota} run rota.cli.sample:app", "in two terminals; then kill one with -9"),
+        (f"{rota} run rota.cli.sample:app", "in two terminals; then kill -9 one"),
         (f"{rota} demo --postgres" if embedded_is_installed() else "make demo-postgres", "the same on a Postgres"),
-        (f"{rota} soak --minutes 2", "two replicas, one killed about every 20 s"),
+        (f"{rota} soak --minutes 2", "two replicas, and many kills"),
     )
     console.print("\n[bold]Try it yourself[/]")
     width = max(len(command) for command, _ in tries)

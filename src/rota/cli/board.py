@@ -18,23 +18,26 @@ _ORPHANED, _FAILED, _RESCUED = Text("x", "bold red"), Text("!", "bold red"), Tex
 _UNUSUAL = ("running", "waiting", "orphaned", "skipped", "failed")
 _LEFT = 28
 _STORY = 5
+_ROOMY = 28
+"""Lines that a terminal has if there are to be empty ones."""
 _AHEAD = 2
 """Seconds of the future that the time line has."""
 
 
 def board(scene: Scene, width: int, height: int) -> Text:
     """The whole view. What does not fit is left out from the bottom; the ledger has what the rest leaves."""
+    gap = [Text()] if height >= _ROOMY else []
     story = [told(happening) for happening in scene.story[-_STORY:]] or [Text("  nothing yet", "dim")]
     lines = [
         _title(scene),
-        Text(),
+        *gap,
         _heading("replicas", "real processes, the same program"),
         *(_actor(actor) for actor in scene.actors),
-        Text(),
+        *gap,
         _heading("schedules", "one letter for each tick: the initial of the one replica that ran it"),
         *_timelines(scene, width),
         _legend(),
-        Text(),
+        *gap,
         _heading("what happened", ""),
         *story,
         *[Text() for _ in range(_STORY - len(story))],
@@ -60,7 +63,7 @@ def noted(entry: Entry) -> Text:
     """One line of the ledger."""
     line = Text(f"  {entry.due:%H:%M:%S}  {entry.job:<12}")
     if entry.fate == "skipped":
-        why = "the run before was still at it" if entry.reason == "overlap" else entry.reason
+        why = "the one before still ran" if entry.reason == "overlap" else entry.reason
         return line.append(f"{'-':<6}skipped: {why}", "dim")
     line.append(f"{entry.by or '-':<6}", COLOURS.get(entry.by or "", ""))
     line.append(entry.fate, "green" if entry.fate == "done" else "bold red")
@@ -108,14 +111,12 @@ def _balance(scene: Scene) -> str:
 
 
 def _legend() -> Text:
-    line = Text(" " * _LEFT)
+    line = Text("  ")
+    skipped = "skipped: the one before still ran"
     for mark, meaning in (
-        (_COMING, "to come"),
-        (_ORPHANED, "its replica died"),
-        (_RESCUED, "rescued"),
-        (_SKIPPED, "skipped"),
-    ):
-        line.append_text(mark).append(f" {meaning}   ", "dim")
+        (_COMING, "to come"), (_ORPHANED, "its replica died"), (_RESCUED, "rescued"), (_SKIPPED, skipped)
+    ):  # fmt: skip
+        line.append_text(mark).append(f" {meaning}  ", "dim")
     return line
 
 

@@ -22,7 +22,8 @@ from rota.errors import BadInput
 
 NAMES = ("anna", "ben", "cleo")
 _LOOK_EVERY = 0.2
-_KILL_AT = 0.3
+_LEADER_FROM, _ANYBODY_FROM = 0.3, 0.5
+"""Parts of the time after which it is time to kill."""
 
 
 def demo(
@@ -45,6 +46,7 @@ def demo(
 
     async def play(app: Rota, fleet: Fleet) -> list[Verdict]:
         with console.status("They are starting ..."):
+            fleet.environment = {"ROTA_CONCURRENCY": "1"}  # so that the work is seen to be shared out
             for name in NAMES:
                 fleet.start(name)
             await fleet.joined(app.store)
@@ -92,11 +94,10 @@ class Drama:
         return scene
 
     def _victim(self, scene: Scene) -> str | None:
-        """Who is to die, once it is time: somebody in the middle of a run; who also leads, if that can be had soon."""
-        waited = scene.elapsed - self.seconds * _KILL_AT
+        """Who is to die: somebody in the middle of a run; one who leads, too, unless that cannot be had soon."""
         at_work = self.watcher.in_the_middle(scene.now)
         for actor in scene.actors:
-            wait = 0.0 if actor.term is not None else 0.1 if actor.count is not None else 0.25
-            if actor.name in at_work and waited >= wait * self.seconds:
+            part = _LEADER_FROM if actor.term is not None else _ANYBODY_FROM
+            if actor.name in at_work and scene.elapsed >= part * self.seconds:
                 return actor.name
         return None

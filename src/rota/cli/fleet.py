@@ -24,14 +24,16 @@ class Fleet:
 
     url: str
     log: Path
+    environment: dict[str, str] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
         command = [sys.executable, "-m", "rota.cli.tether", "run", TARGET, "--name", name, "--log-level", "warning"]
+        environment = os.environ | self.environment | {"ROTA_URL": self.url}
         with open(self.log, "ab") as log:
             # In a session of its own: Ctrl-C in the terminal is for the demo, which then ends its replicas in order.
             self.processes[name] = subprocess.Popen(
-                command, env=os.environ | {"ROTA_URL": self.url}, stdin=subprocess.PIPE, stdout=log, stderr=log,
+                command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 

@@ -20,7 +20,7 @@ async def heartbeat() -> None:
 @app.every("2s", overlap="queue", retry=3)
 async def report(ctx: Context) -> str:
     """Something that fails now and then, and is tried again."""
-    await asyncio.sleep(random.uniform(0.05, 0.2))
+    await asyncio.sleep(random.uniform(0.5, 0.7))
     if ctx.attempt == 1 and random.random() < 0.2:
         raise RuntimeError("the mail server hiccuped")
     return "sent"

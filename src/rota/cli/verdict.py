@@ -115,4 +115,4 @@ def print_verdict(console: Console, verdicts: Sequence[Verdict]) -> None:
         table.add_row(v.schedule, str(v.expected), str(v.run), str(v.skipped), *faults)
     console.print(table)
     if any(verdict.skipped for verdict in verdicts):
-        console.print("Skipped: the run before was still at it when they were due. The ledger says so, tick by tick.")
+        console.print("Skipped: the one before still ran when it was due. The ledger has that, too.")

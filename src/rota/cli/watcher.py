@@ -17,7 +17,9 @@ from rota.contract.singletons import role_of
 from rota.leader import DEFAULT_ROLE
 from rota.store import FINISHED, RunFilter, RunRow, Store
 
-COUNTER, LONG = "counter", "import_feed"
+COUNTER = "counter"
+_MIDDLE = {"import_feed": 0.9, "report": 0.35}
+"""Runs that take a while, and seconds in which they are far from their end."""
 _FATES: dict[str, Fate] = {
     "queued": "waiting", "running": "running", "succeeded": "done", "skipped": "skipped",
     "failed": "failed", "cancelled": "failed",
@@ -29,13 +31,13 @@ _LOOKED_AT = 500
 class Death:
     """A replica that was killed, and what it had in hand."""
 
-    name: str
     replica_id: int
     at: datetime
     runs: dict[int, str]
     """Their ids, and how far they were."""
-    led: bool
-    counted: int | None
+
+    def after(self, moment: datetime) -> str:
+        return f"{(moment - self.at).total_seconds():.1f} s after the kill"
 
 
 class Watcher:
@@ -44,9 +46,11 @@ class Watcher:
         self._actors: dict[int, tuple[str, int]] = {}
         self._started: datetime | None = None
         self._told: list[Happening] = []
-        self._open: set[object] = set()
-        self._introduced: set[str] = set()
+        self._seats: dict[str, Seat] = {}
+        self._left_at: int | None = None
+        """The count, as it was last seen where the singleton was."""
         self._death: Death | None = None
+        self._orphans: set[int] = set()
         self.closing = False
         self.runs: list[RunRow] = []
         self.roles: dict[str, Seat] = {}
@@ -61,9 +65,10 @@ class Watcher:
         self.runs = await self._store.find_runs(RunFilter(limit=_LOOKED_AT))
         self.roles = {seat.role: seat for seat in (await self._store.look_roles())[0]}
         self.count = await self._counted()
-        self._introduce()
+        for role in (DEFAULT_ROLE, role_of(COUNTER)):
+            self._follow_role(role)
         if self._death is not None:
-            self._follow(self._death)
+            self._follow_orphans(self._death)
         lines = await self._lines(now)
         ended = [row for row in self.runs if row.state in FINISHED and row.job_id in SCHEDULES and row.due_at]
         ended.sort(key=lambda row: (row.finished_at or row.created_at, row.id))
@@ -73,63 +78,64 @@ class Watcher:
             killed_at=self._death.at if self._death else None, closing=self.closing,
         )  # fmt: skip
 
-    def in_the_middle(self, now: datetime) -> list[str]:
-        """Replicas that are in the middle of a long run, as the last look saw it."""
-        return [
-            self._actors[row.replica_id][0]
+    def in_the_middle(self, now: datetime) -> set[str | None]:
+        """Replicas that were in the middle of a run at the last look, and will be for a moment more."""
+        return {
+            self._name(row.replica_id)
             for row in self.runs
-            if row.job_id == LONG and row.state == "running" and row.started_at and row.replica_id in self._actors
-            and 0.2 < (now - row.started_at).total_seconds() < 0.9
-        ]  # fmt: skip
+            if row.state == "running" and row.started_at is not None
+            and 0.1 < (now - row.started_at).total_seconds() < _MIDDLE.get(row.job_id, 0)
+        }  # fmt: skip
 
     async def killed(self, name: str, pid: int) -> None:
-        """This replica is dead as of now. What it had in hand is what the tables say it has."""
-        await self.look()
+        """This replica is dead as of now. What it had in hand is what the tables say, and nobody has taken yet."""
+        at = await self._store.now()
         replica_id = next(key for key, (known, _) in self._actors.items() if known == name)
-        in_hand = [row for row in self.runs if row.state == "running" and row.replica_id == replica_id]
-        leads, counts = (self.roles.get(role) for role in (DEFAULT_ROLE, role_of(COUNTER)))
-        self._death = death = Death(
-            name=name, replica_id=replica_id, at=await self._store.now(),
-            runs={row.id: _what(row) for row in in_hand},
-            led=leads is not None and leads.replica_id == replica_id,
-            counted=self.count if counts is not None and counts.replica_id == replica_id else None,
-        )  # fmt: skip
-        self._open = {*death.runs, *["leader"] * death.led, *["counter"] * (death.counted is not None)}
-        work = " and ".join(death.runs.values()) or "nothing"
-        self._tell(death.at, f"kill -9 {pid}: {name} dies in the middle of {work}", grave=True)
+        before = {row.id for row in self.runs if row.state == "running" and row.replica_id == replica_id}
+        await self.look()
+        in_hand = [
+            row for row in self.runs
+            if (row.replica_id == replica_id and row.state not in FINISHED) or (row.id in before and row.losses)
+        ]  # fmt: skip
+        runs = {row.id: _what(row) for row in in_hand}
+        self._death = Death(replica_id=replica_id, at=at, runs=runs)
+        self._orphans = set(runs)
+        work = " and ".join(runs.values()) or "nothing"
+        self._tell(at, f"kill -9 {pid}: {name} dies in the middle of {work}", grave=True)
 
-    def _introduce(self) -> None:
-        """Tell who has what only one can have."""
-        for role, what in (
-            (DEFAULT_ROLE, "is elected leader, in term"),
-            (role_of(COUNTER), "runs the singleton, in term"),
-        ):
-            seat = self.roles.get(role)
-            if role not in self._introduced and seat is not None and seat.won_at is not None and seat.alive:
-                self._introduced.add(role)
-                self._tell(seat.won_at, f"{seat.holder} {what}, in term {seat.term}")
+    def _follow_role(self, role: str) -> None:
+        """Tell who has what only one can have, each time that somebody else has it."""
+        seat, known = self.roles.get(role), self._seats.get(role)
+        counts = role != DEFAULT_ROLE
+        if seat is None or seat.won_at is None or not seat.alive:
+            return
+        if known is not None and seat.term == known.term:
+            self._left_at = self.count if counts else self._left_at
+            return
+        if known is None:
+            self._tell(seat.won_at, f"{seat.holder} {'runs the singleton' if counts else 'leads'}, term {seat.term}")
+        elif not counts:
+            self._tell(seat.won_at, f"{seat.holder} leads now, term {seat.term}, {self._why(known, seat.won_at)}")
+        elif (self.count or 0) > (self._left_at or 0):
+            told = f"{seat.holder} runs the singleton now and counts on from {self._left_at}"
+            self._tell(seat.won_at, f"{told}, {self._why(known, seat.won_at)}")
+        else:
+            return  # it has the role, and does not count yet
+        self._seats[role] = seat
 
-    def _follow(self, death: Death) -> None:
-        """Tell who took over what the dead one had."""
-        for role, what in ((DEFAULT_ROLE, "leader"), (role_of(COUNTER), "counter")):
-            seat = self.roles.get(role)
-            if what not in self._open or seat is None or seat.won_at is None or seat.replica_id == death.replica_id:
-                continue
-            if what == "counter" and (self.count or 0) <= (death.counted or 0):
-                continue  # it has the role, and does not count yet
-            self._open.discard(what)
-            after = (seat.won_at - death.at).total_seconds()
-            if what == "leader":
-                self._tell(seat.won_at, f"{seat.holder} leads now, in term {seat.term}, {_after(after)}")
-            else:
-                told = f"{seat.holder} has the singleton now and counts on from {death.counted}, {_after(after)}"
-                self._tell(seat.won_at, told)
+    def _why(self, known: Seat, at: datetime) -> str:
+        if self._death is not None and self._death.replica_id == known.replica_id:
+            return self._death.after(at)
+        return f"handed over by {known.holder}"
+
+    def _follow_orphans(self, death: Death) -> None:
+        """Tell who took over what the dead one had in hand."""
         for row in self.runs:
-            if row.id not in self._open or not row.losses or row.started_at is None or row.started_at < death.at:
-                continue
-            self._open.discard(row.id)
-            name, after = self._name(row.replica_id), (row.started_at - death.at).total_seconds()
-            self._tell(row.started_at, f"{name} takes over {row.job_id} {row.due_at:%H:%M:%S}, {_after(after)}")
+            if row.id in self._orphans and row.losses and row.started_at and row.replica_id != death.replica_id:
+                self._orphans.discard(row.id)
+                what = f"{row.job_id} {row.due_at:%H:%M:%S}"
+                told = f"{self._name(row.replica_id)} takes over {what}, {death.after(row.started_at)}"
+                self._tell(row.started_at, told)
 
     def _tell(self, at: datetime, text: str, *, grave: bool = False) -> None:
         assert self._started is not None
@@ -209,7 +215,3 @@ def _progress(row: RunRow) -> str:
         return ""
     said = json.loads(row.progress)
     return f" ({said['done']:g} of {said['total']:g})"
-
-
-def _after(seconds: float) -> str:
-    return f"{seconds:.1f} s after the kill"
