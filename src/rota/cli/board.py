@@ -25,9 +25,8 @@ _AHEAD = 2
 
 
 def board(scene: Scene, width: int, height: int) -> Text:
-    """The whole view. What does not fit is left out from the bottom; the ledger has what the rest leaves."""
+    """The whole view. In a low terminal the story keeps its newest lines; the ledger has what the rest leaves."""
     gap = [Text()] if height >= _ROOMY else []
-    story = [told(happening) for happening in scene.story[-_STORY:]] or [Text("  nothing yet", "dim")]
     lines = [
         _title(scene),
         *gap,
@@ -38,18 +37,16 @@ def board(scene: Scene, width: int, height: int) -> Text:
         *_timelines(scene, width),
         _legend(),
         *gap,
-        _heading("what happened", ""),
-        *story,
-        *[Text() for _ in range(_STORY - len(story))],
+        _heading("what happened"),
     ]
-    room = height - len(lines) - 1
-    if room > 0:
-        entries = scene.ledger[-room:]
-        lines += [_heading("ledger", _balance(scene)), *(noted(entry) for entry in entries)]
-    lines = lines[:height]
+    story = [told(happening) for happening in scene.story] or [Text("  nothing yet", "dim")]
+    told_here = max(1, min(_STORY, height - len(lines)))
+    lines += [*story[-told_here:], *(Text() for _ in range(told_here - len(story))), *gap]
+    room = max(0, height - len(lines) - 1)
+    lines += [_heading("ledger", _balance(scene)), *(noted(entry) for entry in scene.ledger[-room:])]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
-    return Text("\n", no_wrap=True, end="").join(lines)
+    return Text("\n", no_wrap=True, end="").join(lines[:height])
 
 
 def told(happening: Happening) -> Text:
@@ -92,7 +89,7 @@ def _title(scene: Scene) -> Text:
     return line
 
 
-def _heading(name: str, note: str) -> Text:
+def _heading(name: str, note: str = "") -> Text:
     line = Text(name.upper(), "bold")
     if note:
         line.append(f"  {note}", "not bold dim")
@@ -111,13 +108,11 @@ def _balance(scene: Scene) -> str:
 
 
 def _legend() -> Text:
-    line = Text("  ")
-    skipped = "skipped: the one before still ran"
-    for mark, meaning in (
-        (_COMING, "to come"), (_ORPHANED, "its replica died"), (_RESCUED, "rescued"), (_SKIPPED, skipped)
-    ):  # fmt: skip
-        line.append_text(mark).append(f" {meaning}  ", "dim")
-    return line
+    marks = (
+        (_COMING, "to come"), (_WAITING, "waiting"), (_ORPHANED, "its replica died"), (_RESCUED, "rescued"),
+        (_SKIPPED, "skipped, one still ran"),
+    )  # fmt: skip
+    return Text("  ").join([Text(), *(Text.assemble(mark, (f" {meaning}", "dim")) for mark, meaning in marks)])
 
 
 def _actor(actor: Actor) -> Text:
@@ -125,10 +120,10 @@ def _actor(actor: Actor) -> Text:
     line = Text("  ")
     if actor.killed:
         line.append(f"x {actor.name:<5} pid {actor.pid:<8}", f"{colour} dim")
-        line.append(f"{actor.done:>3} runs done", "dim").append("  killed -9", "bold red")
+        line.append(f"{actor.done:>3} done", "dim").append("  killed -9", "bold red")
         return line.append(f" in {' and '.join(actor.doing)}" if actor.doing else "")
     line.append(f"● {actor.name:<5}", f"bold {colour}").append(f" pid {actor.pid:<8}", "dim")
-    line.append(f"{actor.done:>3} runs done")
+    line.append(f"{actor.done:>3} done")
     if actor.term is not None:
         line.append(f"  LEADER term {actor.term}", "bold")
     if actor.count is not None:

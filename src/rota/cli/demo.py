@@ -24,6 +24,8 @@ NAMES = ("anna", "ben", "cleo")
 _LOOK_EVERY = 0.2
 _LEADER_FROM, _ANYBODY_FROM = 0.3, 0.5
 """Parts of the time after which it is time to kill."""
+_PATIENCE = 15.0
+"""Seconds that are added if it has not come to a kill."""
 
 
 def demo(
@@ -45,18 +47,19 @@ def demo(
     console.print(f"Three replicas on one {kind} database, {seconds} s.", soft_wrap=True)
 
     async def play(app: Rota, fleet: Fleet) -> list[Verdict]:
-        with console.status("They are starting ..."):
-            fleet.environment = {"ROTA_CONCURRENCY": "1"}  # so that the work is seen to be shared out
-            for name in NAMES:
-                fleet.start(name)
-            await fleet.joined(app.store)
+        fleet.environment = {"ROTA_CONCURRENCY": "1"}  # so that the work is seen to be shared out
+        for name in NAMES:
+            fleet.start(name)
+        await fleet.joined(app.store)
+        starting.stop()
         with facing(console, plain=plain) as audience:
             verdicts = await Drama(app, fleet, Watcher(app.store, kind, seconds), audience, seconds).run()
         if not all(verdict.clean for verdict in verdicts):
             console.print(f"The replicas said:\n{fleet.said()}", markup=False)
         return verdicts
 
-    verdicts = perform(play, url=url, postgres=postgres)
+    with console.status("Starting ...") as starting:
+        verdicts = perform(play, url=url, postgres=postgres)
     epilogue(console, verdicts)
     raise typer.Exit(0 if all(verdict.clean for verdict in verdicts) else 1)
 
@@ -73,12 +76,10 @@ class Drama:
 
     async def run(self) -> list[Verdict]:
         killed = False
-        while (scene := await self._look()).elapsed < self.seconds:
+        while (scene := await self._look()).elapsed < self.seconds + (0 if killed else _PATIENCE):
             if not killed and (victim := self._victim(scene)):
-                killed = True
-                await self.watcher.killed(victim, self.fleet.kill(victim))
-            else:
-                await asyncio.sleep(_LOOK_EVERY)
+                killed = await self._strike(victim)
+            await asyncio.sleep(_LOOK_EVERY)
         self.watcher.closing = True
         async with asyncio.TaskGroup() as tasks:
             closing = tasks.create_task(close_books(self.app))
@@ -89,15 +90,26 @@ class Drama:
         return closing.result()
 
     async def _look(self) -> Scene:
+        self.fleet.check()
         scene = await self.watcher.look()
         self.audience.show(scene)
         return scene
 
     def _victim(self, scene: Scene) -> str | None:
         """Who is to die: somebody in the middle of a run; one who leads, too, unless that cannot be had soon."""
-        at_work = self.watcher.in_the_middle(scene.now)
+        at_work = self.watcher.at_work()
         for actor in scene.actors:
             part = _LEADER_FROM if actor.term is not None else _ANYBODY_FROM
             if actor.name in at_work and scene.elapsed >= part * self.seconds:
                 return actor.name
         return None
+
+    async def _strike(self, victim: str) -> bool:
+        """Kill it in the middle of a run, or not at all: it is frozen first, or the run might be over by then."""
+        self.fleet.freeze(victim)
+        in_hand = await self.watcher.in_hand(victim)
+        if not in_hand:
+            self.fleet.thaw(victim)
+            return False
+        await self.watcher.killed(victim, self.fleet.kill(victim), in_hand)
+        return True

@@ -29,25 +29,35 @@ class Fleet:
 
     def start(self, name: str) -> None:
         command = [sys.executable, "-m", "rota.cli.tether", "run", TARGET, "--name", name, "--log-level", "warning"]
-        environment = os.environ | self.environment | {"ROTA_URL": self.url}
+        # All of them are on this machine, and one address cannot be listened on twice.
+        environment = os.environ | {"ROTA_PROBES": ""} | self.environment | {"ROTA_URL": self.url}
         with open(self.log, "ab") as log:
             # In a session of its own: Ctrl-C in the terminal is for the demo, which then ends its replicas in order.
             self.processes[name] = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+                command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
 
     async def joined(self, store: Store) -> None:
         """Wait until all have joined; `BadInput` with what they said when one ends, or does not come."""
         deadline = time.monotonic() + _JOINED_WITHIN
         pids = {process.pid for process in self.processes.values()}
         while not pids <= {row.pid for row in await store.list_replicas()}:
-            for name, process in self.processes.items():
-                if (code := process.poll()) is not None:
-                    raise BadInput(f"replica {name} ended at once, with exit code {code}. It said:\n{self.said()}")
+            self.check()
             if time.monotonic() > deadline:
                 raise BadInput(f"the replicas did not join within {_JOINED_WITHIN:g} s. They said:\n{self.said()}")
             await asyncio.sleep(0.05)
+
+    def check(self) -> None:
+        """`BadInput` with what the replicas said if one has ended that nobody killed."""
+        for name, process in self.processes.items():
+            if (code := process.poll()) is not None:
+                raise BadInput(f"replica {name} ended by itself, with exit code {code}. It said:\n{self.said()}")
+
+    def freeze(self, name: str) -> None:
+        self.processes[name].send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self.processes[name].send_signal(signal.SIGCONT)
 
     def kill(self, name: str) -> int:
         """kill -9: no goodbye."""

@@ -66,6 +66,7 @@ class Ordeal:
         started = time.monotonic()
         kill_at = self._pause()
         while (gone := time.monotonic() - started) < self._seconds:
+            fleet.check()
             if gone >= kill_at:
                 kill_at = gone + self._pause()
                 victim = random.choice(_NAMES)

@@ -18,8 +18,7 @@ from rota.leader import DEFAULT_ROLE
 from rota.store import FINISHED, RunFilter, RunRow, Store
 
 COUNTER = "counter"
-_MIDDLE = {"import_feed": 0.9, "report": 0.35}
-"""Runs that take a while, and seconds in which they are far from their end."""
+LONG = ("import_feed", "report")
 _FATES: dict[str, Fate] = {
     "queued": "waiting", "running": "running", "succeeded": "done", "skipped": "skipped",
     "failed": "failed", "cancelled": "failed",
@@ -78,30 +77,24 @@ class Watcher:
             killed_at=self._death.at if self._death else None, closing=self.closing,
         )  # fmt: skip
 
-    def in_the_middle(self, now: datetime) -> set[str | None]:
-        """Replicas that were in the middle of a run at the last look, and will be for a moment more."""
-        return {
-            self._name(row.replica_id)
-            for row in self.runs
-            if row.state == "running" and row.started_at is not None
-            and 0.1 < (now - row.started_at).total_seconds() < _MIDDLE.get(row.job_id, 0)
-        }  # fmt: skip
+    def at_work(self) -> set[str | None]:
+        """Replicas that were in the middle of a run that takes a while, at the last look."""
+        return {self._name(row.replica_id) for row in self.runs if row.state == "running" and row.job_id in LONG}
 
-    async def killed(self, name: str, pid: int) -> None:
-        """This replica is dead as of now. What it had in hand is what the tables say, and nobody has taken yet."""
-        at = await self._store.now()
-        replica_id = next(key for key, (known, _) in self._actors.items() if known == name)
-        before = {row.id for row in self.runs if row.state == "running" and row.replica_id == replica_id}
-        await self.look()
-        in_hand = [
-            row for row in self.runs
-            if (row.replica_id == replica_id and row.state not in FINISHED) or (row.id in before and row.losses)
-        ]  # fmt: skip
+    async def in_hand(self, name: str) -> list[RunRow]:
+        """What this replica is in the middle of now."""
+        running = await self._store.find_runs(RunFilter(states=("running",), limit=_LOOKED_AT))
+        return [row for row in running if self._name(row.replica_id) == name]
+
+    async def killed(self, name: str, pid: int, in_hand: list[RunRow]) -> None:
+        """This replica is dead as of now, and this is what it was in the middle of."""
+        [replica_id] = {key for key, (known, _) in self._actors.items() if known == name}
         runs = {row.id: _what(row) for row in in_hand}
-        self._death = Death(replica_id=replica_id, at=at, runs=runs)
+        self._death = Death(replica_id=replica_id, at=await self._store.now(), runs=runs)
         self._orphans = set(runs)
-        work = " and ".join(runs.values()) or "nothing"
-        self._tell(at, f"kill -9 {pid}: {name} dies in the middle of {work}", grave=True)
+        self._tell(
+            self._death.at, f"kill -9 {pid}: {name} dies in the middle of {' and '.join(runs.values())}", grave=True
+        )
 
     def _follow_role(self, role: str) -> None:
         """Tell who has what only one can have, each time that somebody else has it."""
