@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import pty
@@ -20,7 +19,8 @@ import psutil
 import pytest
 
 from rota import Rota
-from tests.app.waiting import until
+from rota.cli.verdict import require_unused
+from rota.errors import BadInput
 from tests.harness import execute
 
 CLEAN = "Every tick is accounted for: none lost, none twice."
@@ -63,6 +63,17 @@ def on_a_terminal(folder: Path, *arguments: str, interrupt_at: str | None = None
         pass  # the other end was closed
     os.close(leader)
     return process.wait(60), written.decode()
+
+
+def read_until(process: subprocess.Popen[str], pattern: str, times: int) -> list[str]:
+    """Read what it says up to the n-th line that has this; what was found."""
+    assert process.stdout is not None
+    found: list[str] = []
+    while len(found) < times:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        found += re.findall(pattern, line)
+    return found
 
 
 def alive(pid: int) -> bool:
@@ -111,12 +122,7 @@ def test_ctrl_c_ends_it_and_gives_the_terminal_back(folder: Path) -> None:
 
 def test_nothing_outlives_a_demo_that_is_killed(folder: Path) -> None:
     with start(folder, "--postgres", "--seconds", "600") as process:
-        assert process.stdout is not None
-        pids: list[int] = []
-        while len(pids) < 3:
-            line = process.stdout.readline()
-            assert line, process.communicate()
-            pids += [int(pid) for pid in re.findall(r"has joined, pid (\d+)", line)]
+        pids = [int(pid) for pid in read_until(process, r"has joined, pid (\d+)", 3)]
         pids.append(int(next(folder.glob("*/postgres/postmaster.pid")).read_text().split()[0]))
         assert all(alive(pid) for pid in pids)
         process.kill()
@@ -128,32 +134,28 @@ def test_nothing_outlives_a_demo_that_is_killed(folder: Path) -> None:
 
 async def test_a_row_that_somebody_removed_makes_it_fail(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rota.db'}"
-    second = "select id from job_runs where job_id = 'heartbeat' and state = 'succeeded' order by id limit 1 offset 1"
-
-    async def remove() -> bool:
-        return bool((tmp_path / "rota.db").exists() and await execute(url, second))
-
     with start(tmp_path, "--seconds", "5", "--url", url) as process:
-        await until(remove)
+        read_until(process, "heartbeat .* done", 2)
+        second = "select id from job_runs where job_id = 'heartbeat' order by id limit 1 offset 1"
         await execute(url, f"delete from job_runs where id = ({second})")
-        said, _ = await asyncio.to_thread(process.communicate)
+        said, _ = process.communicate()
     assert process.returncode == 1, said
     assert "The books do not balance." in said
     assert CLEAN not in said
+    assert await execute(url, "select count(*) from scheduler_configs") == [(0,)]
 
 
-async def test_a_database_in_use_is_refused_and_left_as_it_is(url: str, tmp_path: Path) -> None:
+async def test_a_database_in_use_is_refused(url: str) -> None:
     app = Rota(url)
-    app.every("1h")(nothing)
+
+    @app.every("1h")
+    async def invoices() -> None: ...
+
+    async with app.client():
+        await require_unused(app.store)
     async with app:
-        process = start(tmp_path, "--url", url)
-        _, trouble = await asyncio.to_thread(process.communicate)
-        assert process.returncode == 1
-        assert "this database is in use" in trouble
-        assert [schedule.row.enabled for schedule in await app.schedules()] == [True]
-
-
-async def nothing() -> None: ...
+        with pytest.raises(BadInput, match=r"in use \(.*invoices/default\)"):
+            await require_unused(app.store)
 
 
 def test_it_says_why_the_replicas_do_not_start(folder: Path) -> None:
