@@ -55,7 +55,7 @@ def demo(
         with facing(console, plain=plain) as audience:
             verdicts = await Drama(app, fleet, Watcher(app.store, kind, seconds), audience, seconds).run()
         if not all(verdict.clean for verdict in verdicts):
-            console.print(f"The replicas said:\n{fleet.said()}", markup=False)
+            console.print(f"The replicas said:\n{fleet.said()}", markup=False, soft_wrap=True)
         return verdicts
 
     with console.status("Starting ...") as starting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from rota.errors import BadInput
 from rota.store import Store
 
 TARGET = "rota.cli.sample:app"
-_JOINED_WITHIN = 30.0
+_JOINED_WITHIN, _LEFT_WITHIN = 30.0, 15.0
 
 
 @dataclass
@@ -67,11 +68,12 @@ class Fleet:
         return process.pid
 
     async def stop(self) -> None:
-        """Let them leave in order."""
+        """Let them leave in order; who takes too long for that is left to `abandon`."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            await asyncio.to_thread(process.wait, 30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, _LEFT_WITHIN)
 
     def abandon(self) -> None:
         """End whatever still runs, now."""

@@ -29,12 +29,16 @@ def soak(
 ) -> None:
     """Two workers, killed now and then; at the end every schedule window must have exactly one ledger entry."""
     console = Console(highlight=False)
+    kills = f"a kill about every {kill_every:g} s" if kill_every else "no kills"
+    console.print(f"Two replicas on one database for {minutes:g} minutes, {kills}.", soft_wrap=True)
     ordeal = Ordeal(console, minutes * 60, kill_every)
     verdicts = perform(ordeal.run, url=url)
     print_verdict(console, verdicts)
     clean = all(verdict.clean for verdict in verdicts)
-    end = "[bold green]clean[/]" if clean else f"[bold red]NOT clean[/]. The workers said:\n{ordeal.said}"
-    console.print(f"{minutes:.1f} minutes, {ordeal.kills} kills: {end}")
+    end = "[bold green]clean[/]" if clean else "[bold red]NOT clean[/]"
+    console.print(f"{minutes:g} minutes, {ordeal.kills} kills: {end}", soft_wrap=True)
+    if not clean:
+        console.print(f"The replicas said:\n{ordeal.said}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if clean else 1)
 
 
@@ -44,7 +48,8 @@ class Ordeal:
     def __init__(self, console: Console, seconds: float, kill_every: float) -> None:
         self._console, self._seconds, self._kill_every = console, seconds, kill_every
         columns = (TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[kills]} kills"))
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        still = not console.is_terminal or console.is_dumb_terminal
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=still)
         self._task = self._bar.add_task("soaking", total=seconds, kills=0)
         self._say_at = 0.0
         self.kills = 0

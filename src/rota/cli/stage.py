@@ -49,7 +49,9 @@ async def _perform(play: Play[T], url: str, folder: Path, told: list[signal.Sign
         try:
             return await play(app, fleet)
         finally:
-            if borrowed:
-                await fleet.stop()
-                await withdraw(app)
-            fleet.abandon()
+            try:
+                if borrowed:
+                    await fleet.stop()
+                    await withdraw(app)
+            finally:
+                fleet.abandon()
