@@ -81,11 +81,13 @@ class Drama:
                 killed = await self._strike(victim)
             await asyncio.sleep(_LOOK_EVERY)
         self.watcher.closing = True
-        async with asyncio.TaskGroup() as tasks:
-            closing = tasks.create_task(close_books(self.app))
+        closing = asyncio.create_task(close_books(self.app))
+        try:
             while not closing.done():
                 await self._look()
                 await asyncio.wait([closing], timeout=_LOOK_EVERY)
+        finally:
+            closing.cancel()
         await self._look()
         return closing.result()
 
