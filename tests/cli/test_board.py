@@ -90,7 +90,7 @@ def test_the_kill_is_above_the_second_in_which_it_happened() -> None:
 
 def test_the_books_so_far_count_a_tick_that_ran_twice() -> None:
     once = scene(tick("heartbeat", 0, "done", "ben"), tick("heartbeat", 1, "running", "anna"))
-    assert "LEDGER  2 ticks so far, 1 run once, 1 running, 0 twice" in rows(once)
+    assert "LEDGER  2 ticks so far, 1 completed, 1 running, 0 twice" in rows(once)
     twice = scene(tick("heartbeat", 0, "done", "ben"), tick("heartbeat", 0, "done", "anna", twice=1))
     assert any(line.startswith("LEDGER") and line.endswith(", 1 twice") for line in rows(twice))
 

@@ -100,7 +100,7 @@ def _balance(scene: Scene) -> str:
     """The books so far, in one line."""
     fates = Counter(tick.fate for tick in scene.ticks)
     twice = len(scene.ticks) - len({(tick.job, tick.due) for tick in scene.ticks})
-    parts = [f"{len(scene.ticks)} ticks so far", f"{fates['done']} run once"]
+    parts = [f"{len(scene.ticks)} ticks so far", f"{fates['done']} completed"]
     parts += [
         f"{fates[fate]} {fate}" for fate in ("running", "waiting", "orphaned", "skipped", "failed") if fates[fate]
     ]

@@ -111,7 +111,7 @@ def print_verdict(console: Console, verdicts: Sequence[Verdict]) -> None:
     """What the clock says was due, against the ledger."""
     console.print("[bold]Verdict[/]  the ticks that were due, counted by the clock alone, against the ledger")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("schedule", "due by the clock", "run once", "skipped", "lost", "twice"):
+    for column in ("schedule", "due by the clock", "completed", "skipped", "lost", "twice"):
         table.add_column(column, justify="left" if column == "schedule" else "right")
     for v in verdicts:
         faults = (Text(str(n), "bold red" if n else "green") for n in (v.lost, v.duplicated))
