@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants docs lock clean
+.PHONY: demo demo-postgres test lint check soak faults bench bench-quick bench-long bench-failover mutants docs transcript lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
+
+demo-postgres: $(VENV)/ready-dev  ## the same on a Postgres that comes in a wheel
+	$(BIN)/rota demo --postgres
 
 test: $(VENV)/ready-dev  ## the whole suite; it mostly waits, so several files at a time
 	$(BIN)/python -m pytest -n 3 --dist loadfile
@@ -57,7 +60,7 @@ $(VENV)/python:
 	@touch $@
 
 $(VENV)/ready-run: $(VENV)/python requirements.lock pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -106,14 +106,6 @@ def test_an_unreachable_database_is_tried_for_a_while_then_named(tmp_path: Path)
     assert "hunter2" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [[], ["--postgres"]])
-def test_the_demo_ends_by_itself_with_clean_books(tmp_path: Path, more: list[str]) -> None:
-    done = rota("demo", "--seconds", "6", *more, folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Every tick is accounted for: none lost, none twice." in done.stdout
-    assert "kill -9" in done.stdout
-
-
 def test_a_short_soak_is_clean(url: str, tmp_path: Path) -> None:
     done = rota("soak", "--minutes", "0.15", "--kill-every", "3", "--url", url, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
