@@ -11,7 +11,7 @@ from rota.errors import BadInput, BadParameters, NotFound, StaleWrite
 from rota.job import check_priority
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
-from rota.store import Declaration, ScheduleRow, tick_key
+from rota.store import Declaration, ScheduleRow, Store, tick_key
 from rota.timetable import timetable
 
 if TYPE_CHECKING:
@@ -98,29 +98,10 @@ class Schedule:
 
     async def update(self, **changes: Any) -> None:
         """Set fields. `StaleWrite` when somebody else changed the row since it was read: `refresh`, then decide."""
-        known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
-        if unknown := sorted(changes.keys() - known):
-            raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
-        basis: dict[str, Any] = {"cron": "every 1s"}
-        if changes.keys() & {"cron", "timezone"}:
-            basis = {"cron": self.row.cron, "timezone": self.row.timezone}
-        checked = declaration(self.row.job_id, **(basis | _declared(changes)))
-        if "parameters" in changes:
-            changes = changes | {"parameters": checked.parameters}
-            self._app.check_parameters(self.row.job_id, checked.parameters)
-        if "skip_if_older_than" in changes:
-            changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
-            changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
-        for _ in range(_TRIES):
-            read = self.row
-            try:
-                self.row = await self._app.store.update_schedule(read.id, read.version, changes)
-                return
-            except StaleWrite:
-                # The scheduler moves the version on with every tick; only another editor's change is a conflict.
-                if _edited(read) != _edited(await self.refresh()):
-                    raise
-        raise StaleWrite(f"schedule {self.row.id} changes faster than it can be edited; nothing was written")
+        checked = checked_changes(self.row, changes)
+        if "parameters" in checked:
+            self._app.check_parameters(self.row.job_id, checked["parameters"])
+        self.row = await write_changes(self._app.store, self.row, checked)
 
     async def pause(self) -> None:
         """No more ticks; those of the pause are recorded as skipped when it is resumed."""
@@ -155,7 +136,41 @@ class Schedule:
         return tick_key(due_at)
 
 
-def _edited(row: ScheduleRow) -> tuple[Any, ...]:
+def checked_changes(row: ScheduleRow, changes: dict[str, Any]) -> dict[str, Any]:
+    """What to write for these changes of a schedule, or `BadInput`."""
+    known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
+    if unknown := sorted(changes.keys() - known):
+        raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    basis: dict[str, Any] = {"cron": "every 1s"}
+    if changes.keys() & {"cron", "timezone"}:
+        basis = {"cron": row.cron, "timezone": row.timezone}
+    checked = declaration(row.job_id, **(basis | _declared(changes)))
+    if "parameters" in changes:
+        changes = changes | {"parameters": checked.parameters}
+    if "skip_if_older_than" in changes:
+        changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
+        changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
+    return changes
+
+
+async def write_changes(store: Store, read: ScheduleRow, changes: dict[str, Any]) -> ScheduleRow:
+    """Write checked changes of a schedule as it was read; `StaleWrite` when somebody edited it since."""
+    for _ in range(_TRIES):
+        try:
+            return await store.update_schedule(read.id, read.version, changes)
+        except StaleWrite:
+            # The scheduler moves the version on with every tick; only another editor's change is a conflict.
+            now = await store.list_schedules(schedule_id=read.id)
+            if not now:
+                raise NotFound(f"there is no schedule {read.id} any more") from None
+            if edited(read) != edited(now[0]):
+                raise
+            read = now[0]
+    raise StaleWrite(f"schedule {read.id} changes faster than it can be edited; nothing was written")
+
+
+def edited(row: ScheduleRow) -> tuple[Any, ...]:
+    """What an editor may have changed, and the scheduler never does."""
     return tuple(getattr(row, name) for name in _EDITABLE)
 
 
