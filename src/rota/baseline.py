@@ -117,7 +117,7 @@ def read_fields(table: dict[str, Any], where: Any) -> dict[str, Any]:
         if type(value) not in _KINDS[key]:
             kinds = " or ".join(_SPOKEN[kind] for kind in _KINDS[key])
             raise BadInput(f"{where(key)}: {key} must be {kinds}, not {value!r}")
-    fields = {key: value for key, value in table.items() if key not in _OWN}
+    fields = {key: table[key] for key in _KINDS if key in table and key not in _OWN}
     # One at a time, so that the place of what is wrong can be named; the zone is looked up on its own.
     for key, value in fields.items():
         try:
@@ -179,10 +179,11 @@ _PLAIN = declaration("job", "@hourly")
 
 def write_baseline(rows: Iterable[ScheduleRow]) -> str:
     """The file of these schedules. Whoever is not paused is not said to be enabled: applying it resumes nobody."""
-    usual = schedule_toml(_PLAIN, leave=("enabled", "cron", "parameters"))
+    usual = schedule_toml(_PLAIN, leave=("enabled", "cron"))
     parts = [f"[defaults]\n{usual}"]
     for row in rows:
         same = {field for field in msgspec.structs.asdict(_PLAIN) if getattr(row, field) == getattr(_PLAIN, field)}
+        same |= {"timezone"} if row.timezone == "UTC" else set()
         own = schedule_toml(row, leave=(*(same - {"cron"}), *(() if not row.enabled else ("enabled",))))
         named = f"name = {quoted(row.name)}\n" if row.name != "default" else ""
         parts.append(f"[[schedule]]\njob = {quoted(row.job_id)}\n{named}{own}")

@@ -86,7 +86,7 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    console().print(table)
+    _print(table)
 
 
 def show_one(row: dict[str, Any], *, as_json: bool) -> None:
@@ -96,7 +96,17 @@ def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in row.items():
         table.add_row(Text(name, style="bold"), _cell(value))
-    console().print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    out = console()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str | None:

@@ -115,7 +115,8 @@ def _tick(tick: Ahead, timezone: str | None, as_json: bool) -> dict[str, Any]:
     shown = show_moment(tick.at, timezone)
     if as_json:
         return {"at": tick.at, "local": shown, "timezone": timezone or "UTC", "remark": tick.remark}
-    return {timezone or "UTC": shown, "UTC ": f"{tick.at:%Y-%m-%d %H:%M:%SZ}", "remark": tick.remark or ""}
+    utc = {} if timezone in (None, "UTC") else {"UTC": show_moment(tick.at, None)}
+    return {timezone or "UTC": shown} | utc | {"remark": tick.remark or ""}
 
 
 def as_document(row: ScheduleRow) -> dict[str, Any]:
