@@ -31,7 +31,7 @@ _NOT_FOR_COMMANDS = {
     "START_HOURS_RANGE": "START_HOURS_RANGE is anacron's, and has no meaning here",
 }
 _WRAPPERS = {"sudo", "nice", "ionice", "exec", "time", "nohup", "env", "command", "chronic", "setsid", "flock"}
-_TESTS = {"test", "[", "cd", "export", ".", "source", "umask", "sleep", "set"}
+_TESTS = {"test", "[", "[[", "cd", "export", ".", "source", "umask", "sleep", "set"}
 _INTERPRETERS = re.compile(r"(?:ba|da|z|k)?sh|python[\d.]*|perl|ruby|node|php[\d.]*")
 
 RESERVED = ("app", "os", "subprocess", "Path", "Rota", "shell", "environment")

@@ -26,7 +26,7 @@ class Said(NamedTuple):
 
 def call(*arguments: str, url: str | None = None, stdin: str = "") -> Said:
     out, err = io.StringIO(), io.StringIO()
-    with _environment(ROTA_URL=url, COLUMNS="200", NO_COLOR="1"), redirect_stdout(out), redirect_stderr(err):
+    with _environment(ROTA_URL=url, COLUMNS="400", NO_COLOR="1"), redirect_stdout(out), redirect_stderr(err):
         before, sys.stdin = sys.stdin, io.StringIO(stdin)
         try:
             app(list(arguments), prog_name="rota")
