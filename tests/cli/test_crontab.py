@@ -104,7 +104,7 @@ HOME={folder}
 
 
 async def test_the_module_that_was_written_runs(url: str, tmp_path: Path) -> None:
-    folder = os.path.realpath(tmp_path)
+    folder = tmp_path
     (tmp_path / "crontab").write_text(REAL.format(folder=folder))
     module = tmp_path / "jobs_from_cron.py"
     said = await asyncio.to_thread(call, "import", "crontab", str(tmp_path / "crontab"), "--output", str(module))

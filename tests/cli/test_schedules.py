@@ -382,3 +382,15 @@ def test_an_edit_does_not_write_over_that_of_somebody_else(shop: str, tmp_path: 
     assert (code, "somebody changed it since it was read" in said) == (1, True), said
     row = schedules(shop)["collect/eu"]
     assert (row.cron, row.priority) == ("every 1h", 9)
+
+
+# -- help ------------------------------------------------------------------------------------------
+
+COMMANDS = ("list", "show", "next", "pause", "resume", "trigger", "edit", "backfill", "diff", "apply", "export")
+
+
+@pytest.mark.parametrize("command", [*(("schedules", name) for name in COMMANDS), ("import", "crontab")])
+def test_help_has_an_example(command: tuple[str, str]) -> None:
+    said = call(*command, "--help")
+    assert said.code == 0
+    assert f"rota {' '.join(command)}" in said.out.split("Example:")[1]

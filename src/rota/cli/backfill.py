@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
 from rota.cli.schedule_name import Named, label, the_schedule
@@ -109,6 +108,8 @@ async def _look(
 
 async def _make(store: Store, row: ScheduleRow, ticks: list[datetime], again: list[int]) -> int:
     """Oldest first. Whatever stops it in between, the rest is made by the next try."""
+    from rich.progress import Progress  # only here: it takes long to import
+
     made, out = 0, console()
     with Progress(console=out, disable=not out.is_terminal, transient=True) as progress:
         task = progress.add_task(label(row), total=len(ticks) + len(again))
