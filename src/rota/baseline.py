@@ -117,6 +117,12 @@ def read_fields(table: dict[str, Any], where: Any) -> dict[str, Any]:
         if type(value) not in _KINDS[key]:
             kinds = " or ".join(_SPOKEN[kind] for kind in _KINDS[key])
             raise BadInput(f"{where(key)}: {key} must be {kinds}, not {value!r}")
+    for key in _OWN:
+        if key in table:
+            try:
+                declaration(**{"job_id": "job", "cron": "@hourly"} | {"job_id" if key == "job" else key: table[key]})
+            except BadInput as error:
+                raise BadInput(f"{where(key)}: {error}") from None
     fields = {key: table[key] for key in _KINDS if key in table and key not in _OWN}
     # One at a time, so that the place of what is wrong can be named; the zone is looked up on its own.
     for key, value in fields.items():

@@ -26,11 +26,12 @@ def read_moment(text: str, timezone: str | None, now: datetime) -> datetime:
         raise BadInput(
             f"{text!r} is no time: write 2027-03-28, 2027-03-28T02:30, 2027-03-28T02:30+01:00, now, -3d or +90m"
         ) from None
-    if moment.tzinfo is not None:
-        return moment.astimezone(UTC)
     zone = zone_rules(timezone)
-    instant = moment.replace(tzinfo=zone).astimezone(UTC)
-    if instant.astimezone(zone).replace(tzinfo=None) != moment:
+    try:
+        instant = (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).astimezone(UTC)
+    except OverflowError:
+        raise BadInput(f"{text!r} is outside of the calendar") from None
+    if moment.tzinfo is None and instant.astimezone(zone).replace(tzinfo=None) != moment:
         raise BadInput(f"{text!r} does not exist in {zone.key}, whose clocks leap over it; write it with an offset")
     return instant
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _TRIES = 20
+_LARGEST = 2**31 - 1
 _EDITABLE = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
@@ -42,16 +44,20 @@ def declaration(
     timetable(cron, timezone)
     if not name or len(name) > 200:
         raise BadInput(f"schedule name {name[:60]!r} of job {job_id!r} must have 1 to 200 characters")
+    if not job_id or "\x00" in job_id + name:
+        raise BadInput(
+            f"the names of job {job_id!r} and schedule {name!r} must not be empty or contain the character NUL"
+        )
     if overlap not in OVERLAPS:
         raise BadInput(f"overlap {overlap!r} is none of {', '.join(OVERLAPS)}")
     if catch_up not in CATCH_UPS:
         raise BadInput(f"catch_up {catch_up!r} is none of {', '.join(CATCH_UPS)}")
     if not 1 <= catch_up_limit <= 10_000:
         raise BadInput(f"catch_up_limit must be from 1 to 10000, not {catch_up_limit}")
-    if concurrency_limit < 0:
-        raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {concurrency_limit}")
-    if lock_timeout_seconds < 1:
-        raise BadInput(f"lock_timeout_seconds must be 1 or more, not {lock_timeout_seconds}")
+    if not 0 <= concurrency_limit <= _LARGEST:
+        raise BadInput(f"concurrency_limit must be 0 (no limit) or more, up to {_LARGEST}, not {concurrency_limit}")
+    if not 1 <= lock_timeout_seconds <= _LARGEST:
+        raise BadInput(f"lock_timeout_seconds must be from 1 to {_LARGEST}, not {lock_timeout_seconds}")
     older = skip_if_older_than.total_seconds() if isinstance(skip_if_older_than, timedelta) else skip_if_older_than
     if not 1 <= older <= 10 * 366 * 86400:
         raise BadInput(f"skip_if_older_than must be from a second to ten years, not {skip_if_older_than}")
@@ -68,11 +74,23 @@ def _json_object(parameters: dict[str, Any] | str | None) -> str:
         value = msgspec.json.decode(parameters) if isinstance(parameters, str) else (parameters or {})
         if not isinstance(value, dict):
             raise BadParameters(f"parameters must be a JSON object by parameter name, not {value!r}")
+        _check_storable(value)
         return msgspec.json.encode(value).decode()
     except (msgspec.DecodeError, TypeError, ValueError) as error:
         if isinstance(error, BadParameters):
             raise
         raise BadParameters(f"parameters must be JSON: {error}") from None
+
+
+def _check_storable(value: Any) -> None:
+    """What JSON has, or a store keeps, no notation for must not become something else silently."""
+    if isinstance(value, dict | list | tuple):
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_storable(inner)
+    elif isinstance(value, float) and not isfinite(value):
+        raise BadParameters(f"parameters cannot hold {value}, which JSON does not have")
+    elif isinstance(value, str) and "\x00" in value:
+        raise BadParameters("parameters cannot hold the character NUL, which Postgres does not store")
 
 
 class Schedule:

@@ -66,7 +66,7 @@ def apply(file: File, prune: Prune = False, yes: Yes = False, url: Url = None, a
 
 
 def export(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Where to; standard output if left out.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to; standard output if left out.")] = None,
     job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     url: Url = None,

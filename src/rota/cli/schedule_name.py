@@ -73,5 +73,5 @@ Named = Annotated[
 ]
 SeveralNamed = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SCHEDULE]...", help="JOB, JOB/NAME or its id.", autocompletion=complete),
+    typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete),
 ]

@@ -72,7 +72,7 @@ def show_(named: Named, url: Url = None, as_json: AsJson = False) -> None:
 @app.command("next")
 def next_(
     named: Annotated[
-        str | None, typer.Argument(metavar="[SCHEDULE]", help="JOB, JOB/NAME or its id.", autocompletion=complete)
+        str | None, typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete)
     ] = None,
     cron: Annotated[str | None, typer.Option(help="An expression instead; no database is needed.")] = None,
     timezone: Annotated[str | None, typer.Option(help="The zone of --cron; UTC if left out.")] = None,
