@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from rota.errors import BadExpression, BadInput
 from rota.expression import read_interval
 from rota.timetable import zone_rules
 
+_FIRST, _END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9997, 1, 1, tzinfo=UTC)
 _RELATIVE = re.compile(r"([+-])\s*(\d.*)")
 
 
@@ -17,21 +19,29 @@ def read_moment(text: str, timezone: str | None, now: datetime) -> datetime:
     text = text.strip()
     if text.lower() == "now":
         return now
-    if relative := _RELATIVE.fullmatch(text):
-        seconds = timedelta(seconds=_seconds(relative[2], text))
-        return now + seconds if relative[1] == "+" else now - seconds
+    try:
+        if relative := _RELATIVE.fullmatch(text):
+            seconds = timedelta(seconds=_seconds(relative[2], text))
+            return now + seconds if relative[1] == "+" else now - seconds
+        instant = _absolute(text, zone_rules(timezone))
+    except OverflowError:
+        instant = _FIRST - timedelta(days=1)
+    if not _FIRST <= instant < _END:
+        raise BadInput(f"{text!r} is outside the years {_FIRST.year} to {_END.year - 1}")
+    return instant
+
+
+def _absolute(text: str, zone: ZoneInfo) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
             f"{text!r} is no time: write 2027-03-28, 2027-03-28T02:30, 2027-03-28T02:30+01:00, now, -3d or +90m"
         ) from None
-    zone = zone_rules(timezone)
-    try:
-        instant = (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).astimezone(UTC)
-    except OverflowError:
-        raise BadInput(f"{text!r} is outside of the calendar") from None
-    if moment.tzinfo is None and instant.astimezone(zone).replace(tzinfo=None) != moment:
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    instant = moment.replace(tzinfo=zone).astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) != moment:
         raise BadInput(f"{text!r} does not exist in {zone.key}, whose clocks leap over it; write it with an offset")
     return instant
 

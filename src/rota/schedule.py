@@ -45,9 +45,7 @@ def declaration(
     if not name or len(name) > 200:
         raise BadInput(f"schedule name {name[:60]!r} of job {job_id!r} must have 1 to 200 characters")
     if not job_id or "\x00" in job_id + name:
-        raise BadInput(
-            f"the names of job {job_id!r} and schedule {name!r} must not be empty or contain the character NUL"
-        )
+        raise BadInput(f"job {job_id!r}, schedule {name!r}: a name must not be empty or contain the character NUL")
     if overlap not in OVERLAPS:
         raise BadInput(f"overlap {overlap!r} is none of {', '.join(OVERLAPS)}")
     if catch_up not in CATCH_UPS:

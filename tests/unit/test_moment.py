@@ -37,6 +37,12 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         read_moment(text, None, NOW)
 
 
+@pytest.mark.parametrize("text", ["0001-01-01", "1969-12-31", "9999-12-31", "9999-12-31T23:59-12:00"])
+def test_a_time_that_no_store_keeps_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="is outside the years 1970 to 9996"):
+        read_moment(text, "Asia/Tokyo", NOW)
+
+
 def test_a_time_that_the_clocks_leap_over_is_refused() -> None:
     with pytest.raises(BadInput, match="does not exist in Europe/Paris"):
         read_moment("2027-03-28T02:30", "Europe/Paris", NOW)

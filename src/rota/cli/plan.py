@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 from rota.baseline import Entry, read_baseline, write_baseline
 from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
 from rota.errors import BadInput
-from rota.moment import show_duration
+from rota.moment import show_duration, show_moment
 from rota.plan import Difference, Plan, carry_out, make_plan
 from rota.store import Declaration, Store
 
@@ -147,6 +148,8 @@ def words(field: str, value: Any) -> str:
         return show_duration(value)
     if field == "parameters" and isinstance(value, str):
         return msgspec.json.encode(msgspec.json.decode(value), order="sorted").decode()
+    if isinstance(value, datetime):
+        return show_moment(value, None)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
