@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
@@ -12,7 +13,7 @@ from rota.job import check_priority
 from rota.options import ScheduleChanges
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
-from rota.store import Declaration, ScheduleRow, tick_key
+from rota.store import Declaration, ScheduleRow, Store, tick_key
 from rota.timetable import timetable
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _TRIES = 20
+_LARGEST = 2**31 - 1
 _EDITABLE = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
@@ -43,16 +45,18 @@ def declaration(
     timetable(cron, timezone)
     if not name or len(name) > 200:
         raise BadInput(f"schedule name {name[:60]!r} of job {job_id!r} must have 1 to 200 characters")
+    if not job_id or "\x00" in job_id + name:
+        raise BadInput(f"job {job_id!r}, schedule {name!r}: a name must not be empty or contain the character NUL")
     if overlap not in OVERLAPS:
         raise BadInput(f"overlap {overlap!r} is none of {', '.join(OVERLAPS)}")
     if catch_up not in CATCH_UPS:
         raise BadInput(f"catch_up {catch_up!r} is none of {', '.join(CATCH_UPS)}")
     if not 1 <= catch_up_limit <= 10_000:
         raise BadInput(f"catch_up_limit must be from 1 to 10000, not {catch_up_limit}")
-    if concurrency_limit < 0:
-        raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {concurrency_limit}")
-    if lock_timeout_seconds < 1:
-        raise BadInput(f"lock_timeout_seconds must be 1 or more, not {lock_timeout_seconds}")
+    if not 0 <= concurrency_limit <= _LARGEST:
+        raise BadInput(f"concurrency_limit must be 0 (no limit) or more, up to {_LARGEST}, not {concurrency_limit}")
+    if not 1 <= lock_timeout_seconds <= _LARGEST:
+        raise BadInput(f"lock_timeout_seconds must be from 1 to {_LARGEST}, not {lock_timeout_seconds}")
     older = skip_if_older_than.total_seconds() if isinstance(skip_if_older_than, timedelta) else skip_if_older_than
     if not 1 <= older <= 10 * 366 * 86400:
         raise BadInput(f"skip_if_older_than must be from a second to ten years, not {skip_if_older_than}")
@@ -69,11 +73,23 @@ def _json_object(parameters: dict[str, Any] | str | None) -> str:
         value = msgspec.json.decode(parameters) if isinstance(parameters, str) else (parameters or {})
         if not isinstance(value, dict):
             raise BadParameters(f"parameters must be a JSON object by parameter name, not {value!r}")
+        _check_storable(value)
         return msgspec.json.encode(value).decode()
     except (msgspec.DecodeError, TypeError, ValueError) as error:
         if isinstance(error, BadParameters):
             raise
         raise BadParameters(f"parameters must be JSON: {error}") from None
+
+
+def _check_storable(value: Any) -> None:
+    """What JSON has, or a store keeps, no notation for must not become something else silently."""
+    if isinstance(value, dict | list | tuple):
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_storable(inner)
+    elif isinstance(value, float) and not isfinite(value):
+        raise BadParameters(f"parameters cannot hold {value}, which JSON does not have")
+    elif isinstance(value, str) and "\x00" in value:
+        raise BadParameters("parameters cannot hold the character NUL, which Postgres does not store")
 
 
 class Schedule:
@@ -102,30 +118,10 @@ class Schedule:
 
     async def update(self, **fields: Unpack[ScheduleChanges]) -> None:
         """Set fields. `StaleWrite` when somebody else changed the row since it was read: `refresh`, then decide."""
-        changes = cast(dict[str, Any], fields)
-        known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
-        if unknown := sorted(changes.keys() - known):
-            raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
-        basis: dict[str, Any] = {"cron": "every 1s"}
-        if changes.keys() & {"cron", "timezone"}:
-            basis = {"cron": self.row.cron, "timezone": self.row.timezone}
-        checked = declaration(self.row.job_id, **(basis | _declared(changes)))
-        if "parameters" in changes:
-            changes = changes | {"parameters": checked.parameters}
-            self._app.check_parameters(self.row.job_id, checked.parameters)
-        if "skip_if_older_than" in changes:
-            changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
-            changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
-        for _ in range(_TRIES):
-            read = self.row
-            try:
-                self.row = await self._app.store.update_schedule(read.id, read.version, changes)
-                return
-            except StaleWrite:
-                # The scheduler moves the version on with every tick; only another editor's change is a conflict.
-                if _edited(read) != _edited(await self.refresh()):
-                    raise
-        raise StaleWrite(f"schedule {self.row.id} changes faster than it can be edited; nothing was written")
+        checked = checked_changes(self.row, cast(dict[str, Any], fields))
+        if "parameters" in checked:
+            self._app.check_parameters(self.row.job_id, checked["parameters"])
+        self.row = await write_changes(self._app.store, self.row, checked)
 
     async def pause(self) -> None:
         """No more ticks; those of the pause are recorded as skipped when it is resumed."""
@@ -161,7 +157,41 @@ class Schedule:
         return tick_key(due_at)
 
 
-def _edited(row: ScheduleRow) -> tuple[Any, ...]:
+def checked_changes(row: ScheduleRow, changes: dict[str, Any]) -> dict[str, Any]:
+    """What to write for these changes of a schedule, or `BadInput`."""
+    known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
+    if unknown := sorted(changes.keys() - known):
+        raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    basis: dict[str, Any] = {"cron": "every 1s"}
+    if changes.keys() & {"cron", "timezone"}:
+        basis = {"cron": row.cron, "timezone": row.timezone}
+    checked = declaration(row.job_id, **(basis | _declared(changes)))
+    if "parameters" in changes:
+        changes = changes | {"parameters": checked.parameters}
+    if "skip_if_older_than" in changes:
+        changes = {k: v for k, v in changes.items() if k != "skip_if_older_than"}
+        changes["skip_if_older_than_seconds"] = checked.skip_if_older_than_seconds
+    return changes
+
+
+async def write_changes(store: Store, read: ScheduleRow, changes: dict[str, Any]) -> ScheduleRow:
+    """Write checked changes of a schedule as it was read; `StaleWrite` when somebody edited it since."""
+    for _ in range(_TRIES):
+        try:
+            return await store.update_schedule(read.id, read.version, changes)
+        except StaleWrite:
+            # The scheduler moves the version on with every tick; only another editor's change is a conflict.
+            now = await store.list_schedules(schedule_id=read.id)
+            if not now:
+                raise NotFound(f"there is no schedule {read.id} any more") from None
+            if edited(read) != edited(now[0]):
+                raise
+            read = now[0]
+    raise StaleWrite(f"schedule {read.id} changes faster than it can be edited; nothing was written")
+
+
+def edited(row: ScheduleRow) -> tuple[Any, ...]:
+    """What an editor may have changed, and the scheduler never does."""
     return tuple(getattr(row, name) for name in _EDITABLE)
 
 

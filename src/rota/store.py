@@ -82,6 +82,29 @@ class ScheduleRow(Declaration, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
+class Revision(Row, frozen=True, kw_only=True):
+    """What is to become of schedules, all at once."""
+
+    add: tuple[Declaration, ...] = ()
+    change: tuple[tuple[int, dict[str, Any]], ...] = ()
+    """Id, and the fields to set."""
+    remove: tuple[int, ...] = ()
+
+
+Revise: TypeAlias = Callable[[Sequence[ScheduleRow]], Revision]
+
+
+class TrippedBreaker(Row, frozen=True, kw_only=True):
+    """A job's breaker that is not closed."""
+
+    job_id: str
+    breaker: Literal["open", "half_open"]
+    consecutive_failures: int
+    changed_at: datetime
+    pause: float
+    """Seconds from then on until the next probe is let through."""
+
+
 class DueSchedule(Declaration, frozen=True, kw_only=True):
     """A schedule that is due (or was never computed), with what `decide` needs to know."""
 
@@ -405,6 +428,14 @@ class Store(Roles, Singletons, Locks, Nodes):
         """Set columns if the row still has this version, else `StaleWrite`. `NotFound` when it is gone."""
 
     @abstractmethod
+    async def revise_schedules(self, revise: Revise) -> list[ScheduleRow]:
+        """Change several schedules, all or none: read every one, locked; do what `revise`, which must not do I/O, says.
+
+        Those that were added or changed, by job and name. When `revise` raises, nothing happens. `StaleWrite` when one
+        that is to be added was added by somebody else meanwhile.
+        """
+
+    @abstractmethod
     async def delete_schedule(self, schedule_id: int) -> bool:
         """Remove a schedule. Its runs stay, without a reference to it."""
 
@@ -420,6 +451,18 @@ class Store(Roles, Singletons, Locks, Nodes):
 
         With `due_at` it is the run of that tick: if the ledger has it already, that run is returned.
         """
+
+    @abstractmethod
+    async def trigger_ticks(self, schedule_id: int, ticks: Sequence[datetime]) -> list[Enqueued]:
+        """`trigger` for many ticks, all or none. A tick that was summed up in a row of missed ones leaves that sum."""
+
+    @abstractmethod
+    async def ledger(self, schedule_id: int, first: datetime, last: datetime) -> list[RunRow]:
+        """The rows of the schedule's ticks in [first, last], and of the missed stretches that reach into it."""
+
+    @abstractmethod
+    async def tripped_breakers(self) -> list[TrippedBreaker]:
+        """Of all jobs, by name."""
 
     @abstractmethod
     async def fire_due(

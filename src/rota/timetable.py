@@ -30,13 +30,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from rota.errors import BadInput, UnknownTimezone
 from rota.expression import DAY, FIRST_YEAR, LAST_YEAR, WallTimes, read, read_interval
+from rota.shift import Shift
 
 try:
     from tzdata import IANA_VERSION as TZDATA_VERSION
 except ImportError:
     TZDATA_VERSION = ""
 
-__all__ = ["TZDATA_VERSION", "Timetable", "next_by_rules", "timetable"]
+__all__ = ["TZDATA_VERSION", "Timetable", "next_by_rules", "timetable", "zone_rules"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = int((datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
@@ -56,6 +57,11 @@ def timetable(expression: str, timezone: str | None = None) -> Timetable:
     if interval is not None:
         return Every(expression, name, interval)
     return Cron(expression, name, read(expression), zone)
+
+
+def zone_rules(timezone: str | None) -> ZoneInfo:
+    """A zone's clock by the same rules (None: UTC). Raises UnknownTimezone."""
+    return _zone("UTC" if timezone is None else timezone).rules
 
 
 def next_by_rules(expression: str, timezone: str | None, after: datetime) -> datetime | None:
@@ -97,6 +103,10 @@ class Timetable(ABC):
         start, end = _seconds(after) + 1, _seconds(until) + 1
         return self._count(start, end) if start < end else 0
 
+    def shift(self, tick: datetime) -> Shift | None:
+        """What a change of the clocks has to do with this tick, if anything."""
+        return self._shift(_seconds(tick))
+
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """The ticks in (after, until], ascending, found as they are asked for."""
         return self._walk(_seconds(after) + 1, _seconds(until))
@@ -105,6 +115,9 @@ class Timetable(ABC):
         while start <= last and (tick := self._ceil(start)) <= last:
             yield _EPOCH + timedelta(seconds=tick)
             start = tick + 1
+
+    def _shift(self, instant: int) -> Shift | None:
+        return None
 
     @abstractmethod
     def _ceil(self, instant: int) -> int:
@@ -190,6 +203,23 @@ class Cron(Timetable):
             start = stop
         return total
 
+    def _shift(self, instant: int) -> Shift | None:
+        segment = self._zone.segment(instant)
+        shown, wall = segment.start + segment.offset, instant + segment.offset
+        if instant == segment.start and self._swallowed(segment):
+            first = self._wall.ceil(segment.reached)
+            assert first is not None
+            return Shift("swallowed", first, segment.reached, shown, self._wall.count(segment.reached, shown))
+        if wall < segment.reached:
+            return Shift("again", wall, segment.reached, shown)
+        later = self._zone.segment(segment.end)
+        while later.offset == segment.offset and 0 < later.start - instant < _MARGIN:  # the edge of a block
+            later = self._zone.segment(later.end)
+        shown = later.start + later.offset
+        if shown <= wall < later.reached:
+            return Shift("both" if self._both_passes else "first", wall, later.reached, shown)
+        return None
+
     def _opening(self, segment: _Segment) -> int:
         """The first wall time of this segment that may tick."""
         shown = segment.start + segment.offset
@@ -218,17 +248,17 @@ class _Segment(NamedTuple):
 
 
 class _Zone:
-    __slots__ = ("_fixed", "_rules")
+    __slots__ = ("_fixed", "rules")
 
     def __init__(self, rules: ZoneInfo) -> None:
-        self._rules = rules
+        self.rules = rules
         always = _Segment(2 * _EARLIEST, 2 * _LATEST, 0, 2 * _EARLIEST)
         self._fixed = always if rules.key in ("UTC", "Etc/UTC") else None
 
     def segment(self, instant: int) -> _Segment:
         if self._fixed is not None:
             return self._fixed
-        starts, segments = _block(self._rules, instant // _BLOCK)
+        starts, segments = _block(self.rules, instant // _BLOCK)
         return segments[bisect_right(starts, instant) - 1]
 
 

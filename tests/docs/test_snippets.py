@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 
 from rota import Context, Rota, Settings
+from rota.baseline import read_baseline
 from rota.cli.main import app as command_line
 from rota.store import RunFilter
 from tests.app.waiting import until
@@ -72,7 +73,9 @@ def pages_with(language: str) -> list[Any]:
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: page.stem)
 def test_every_snippet_is_of_a_kind_that_is_run(page: Path) -> None:
     for block in blocks(page):
-        assert block.language in ("python", "sql", "sh", "yaml"), f"{block.where}: nobody runs {block.language!r}"
+        assert block.language in ("python", "sql", "sh", "yaml", "toml", "crontab"), (
+            f"{block.where}: nobody runs {block.language!r}"
+        )
         assert set(block.stores) <= {"postgres", "sqlite", "theirs"}, block.where
         if "theirs" in block.stores:
             compile(block.text, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -291,6 +294,7 @@ class Shell:
         self._environment = os.environ | {"ROTA_URL": f"sqlite:///{folder / 'rota.db'}"}
         self._replicas: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._started = 0
+        self.crontab = ""
         self._shows: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def type(self, line: str) -> None:
@@ -307,6 +311,8 @@ class Shell:
                     told = f"{line}: {done.stdout}{done.stderr}"
                     assert self._replicas, told
                     assert time.monotonic() < deadline, told
+            case ["crontab", "-l", ">", file]:
+                (self._folder / file).write_text(self.crontab)
             case ["export", assignment]:
                 name, _, value = assignment.partition("=")
                 postgres = value.startswith("postgresql:")
@@ -378,6 +384,11 @@ def test_commands_do_what_the_page_needs(page: Path, tmp_path: Path, databases: 
     service = next(block for block in services if block.text.startswith("# service.py\n"))
     (tmp_path / "service.py").write_text(service.text)
     shell = Shell(tmp_path, databases)
+    for block in blocks(page, "toml"):
+        name = block.text.splitlines()[0].removeprefix("# ")
+        assert read_baseline(block.text, block.where), block.where
+        (tmp_path / name).write_text(block.text)
+    shell.crontab = "".join(block.text for block in blocks(page, "crontab"))
     for block in blocks(page, "sh"):
         for line in block.text.splitlines():
             shell.type(line)

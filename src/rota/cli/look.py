@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,11 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rota import Settings
+from rota.errors import BadInput
 from rota.schema import check_schema
 from rota.store import Store
 from rota.stores import open_store
 
 T = TypeVar("T")
+
+_UNFOLDED = 10_000
 
 Url = Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
@@ -46,10 +51,32 @@ def ask(url: str | None, question: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(go())
 
 
+def console() -> Console:
+    """Where people look. Without a terminal nothing is folded, so that a line stays a line for `grep`."""
+    made = Console(highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _UNFOLDED
+    return made
+
+
+def echo_json(value: Any) -> None:
+    """One JSON document."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def sure(question: str, yes: bool) -> None:
+    """Ask, unless `--yes` was given; where nobody can be asked that is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadInput(f"{question} Nobody can be asked here: give --yes")
+    typer.confirm(question, abort=True)
+
+
 def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None:
     """As a table, or as JSON. Colours only where there is a terminal, and not with NO_COLOR."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(list(rows))).decode())
+        echo_json(list(rows))
         return
     if not rows:
         typer.echo(nothing)
@@ -59,28 +86,42 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console(highlight=False).print(table)
+    _print(table)
 
 
 def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(row)).decode())
+        echo_json(row)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in row.items():
         table.add_row(Text(name, style="bold"), _cell(value))
-    Console(highlight=False).print(table)
+    _print(table)
 
 
-def ago(moment: datetime | None) -> str | None:
-    """How long ago, as people say it."""
+def _print(table: Table) -> None:
+    out = console()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
+    """How long ago, as people say it; by this machine's clock, or from the store's `now`."""
     if moment is None:
         return None
-    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    return f"{spoken(max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds()))} ago"
+
+
+def spoken(seconds: float) -> str:
+    """A time of so many seconds, in the largest unit of which there are two."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit} ago"
-    return f"{seconds:.0f}s ago"
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def _cell(value: Any) -> Text:

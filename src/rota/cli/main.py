@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -11,11 +12,13 @@ from typing import Annotated
 import typer
 
 from rota import Settings, __version__
+from rota.cli.crontab import app as imports
 from rota.cli.demo import demo
 from rota.cli.leader import app as leader
 from rota.cli.load import load_app
 from rota.cli.locks import app as locks
 from rota.cli.run import run_replica
+from rota.cli.schedules import app as schedules
 from rota.cli.singletons import app as singletons
 from rota.cli.soak import soak
 from rota.errors import RotaError
@@ -31,7 +34,7 @@ class _Commands(typer.Typer):
         try:
             return super().__call__(*args, **kwargs)
         except RotaError as error:
-            typer.secho(f"rota: {error}", fg="red", err=True)
+            typer.secho(f"rota: {error}", fg="red", err=True, color=False if "NO_COLOR" in os.environ else None)
             sys.exit(1)
 
 
@@ -41,6 +44,8 @@ app.command()(soak)
 app.add_typer(leader, name="leader")
 app.add_typer(singletons, name="singletons")
 app.add_typer(locks, name="locks")
+app.add_typer(schedules, name="schedules")
+app.add_typer(imports, name="import")
 
 
 def _version(wanted: bool) -> None:

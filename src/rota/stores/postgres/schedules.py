@@ -20,7 +20,10 @@ from rota.store import (
     Enqueued,
     Fired,
     JobRow,
+    Revise,
+    RunRow,
     ScheduleRow,
+    TrippedBreaker,
     changed_fields,
     tick_key,
 )
@@ -83,6 +86,28 @@ class PostgresSchedules(PostgresBase):
             )
         return await self._schedule(schedule_id)
 
+    async def revise_schedules(self, revise: Revise) -> list[ScheduleRow]:
+        async def transition(connection: pg.Connection) -> list[ScheduleRow]:
+            await connection.execute(pg.QUERIES["revise_schedules.lock"])
+            rows = await connection.fetch(pg.QUERIES["list_schedules"], None, None, None)
+            wanted = revise([_schedule_row(row) for row in rows])
+            touched = {schedule_id for schedule_id, _ in wanted.change}
+            for schedule_id, changes in wanted.change:
+                await _update(connection, schedule_id, changes)
+            for schedule in wanted.add:
+                added = await connection.fetchval(
+                    pg.QUERIES["revise_schedules.add"], *msgspec.structs.astuple(schedule)
+                )
+                if added is None:
+                    raise StaleWrite(f"somebody else added {schedule.job_id}/{schedule.name}; nothing was written")
+                touched.add(added)
+            for schedule_id in wanted.remove:
+                await connection.execute(pg.QUERIES["delete_schedule"], schedule_id)
+            rows = await connection.fetch(pg.QUERIES["list_schedules"], None, None, None)
+            return [_schedule_row(row) for row in rows if row["id"] in touched]
+
+        return await self.whole(transition)
+
     async def delete_schedule(self, schedule_id: int) -> bool:
         return await self.fetch_value("delete_schedule", schedule_id) is not None
 
@@ -98,29 +123,40 @@ class PostgresSchedules(PostgresBase):
         return _schedule_row(rows[0])
 
     async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:
-        run_id = await self.fetch_value("enqueue.ids", 1)
-        key = tick_key(due_at) if due_at else None
+        [made] = await self._trigger(schedule_id, [due_at])
+        return made
 
-        async def transition(connection: pg.Connection) -> Enqueued:
+    async def trigger_ticks(self, schedule_id: int, ticks: Sequence[datetime]) -> list[Enqueued]:
+        return await self._trigger(schedule_id, ticks)
+
+    async def _trigger(self, schedule_id: int, ticks: Sequence[datetime | None]) -> list[Enqueued]:
+        ids = [row["id"] for row in await self.fetch("enqueue.ids", len(ticks))]
+
+        async def transition(connection: pg.Connection) -> list[Enqueued]:
             found = await connection.fetchrow(pg.QUERIES["trigger.lock"], schedule_id)
             if found is None:
                 raise NotFound(f"there is no schedule {schedule_id}")
-            made = await connection.fetchval(
-                pg.QUERIES["trigger"],
-                run_id,
-                found["job_id"],
-                schedule_id,
-                key,
-                found["parameters"],
-                found["priority"],
-                due_at,
-            )
-            if made is not None:
-                return Enqueued(id=made, created=True)
-            there = await connection.fetchval(pg.QUERIES["trigger.existing"], schedule_id, key)
-            return Enqueued(id=there or run_id, created=there is None)
+            runs, new = [], []
+            for run_id, due_at in zip(ids, ticks, strict=True):
+                key = tick_key(due_at) if due_at else None
+                values = (found["job_id"], schedule_id, key, found["parameters"], found["priority"], due_at)
+                if await connection.fetchval(pg.QUERIES["trigger"], run_id, *values) is not None:
+                    runs.append(Enqueued(id=run_id, created=True))
+                    new += [due_at] if due_at else []
+                    continue
+                there = await connection.fetchval(pg.QUERIES["trigger.existing"], schedule_id, key)
+                runs.append(Enqueued(id=there or run_id, created=there in (None, run_id)))
+            if new:
+                await connection.execute(pg.QUERIES["trigger.missed"], schedule_id, new, f"{tick_key(max(new))}.")
+            return runs
 
         return await self.whole(transition)
+
+    async def ledger(self, schedule_id: int, first: datetime, last: datetime) -> list[RunRow]:
+        return [RunRow(**dict(row.items())) for row in await self.fetch("ledger", schedule_id, first, last)]
+
+    async def tripped_breakers(self) -> list[TrippedBreaker]:
+        return [TrippedBreaker(**dict(row.items())) for row in await self.fetch("tripped_breakers")]
 
     async def fire_due(
         self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]

@@ -9,7 +9,18 @@ from typing import Any
 import msgspec
 
 from rota.errors import BadInput, NotFound, StaleWrite
-from rota.store import Agenda, Declaration, Enqueued, JobRow, ScheduleRow, changed_fields, tick_key
+from rota.store import (
+    Agenda,
+    Declaration,
+    Enqueued,
+    JobRow,
+    Revise,
+    RunRow,
+    ScheduleRow,
+    TrippedBreaker,
+    changed_fields,
+    tick_key,
+)
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.session import Record, Session, encode
 from rota.stores.sqlite.times import from_text, optional_text, seconds_until, to_text
@@ -61,6 +72,25 @@ class SQLiteSchedules(SQLiteBase):
 
         return await self.write(transition)
 
+    async def revise_schedules(self, revise: Revise) -> list[ScheduleRow]:
+        everything = {"id": None, "job_id": None, "name": None}
+
+        def transition(db: Session) -> list[ScheduleRow]:
+            wanted = revise(db.structs(ScheduleRow, "list_schedules", everything))
+            touched = {schedule_id for schedule_id, _ in wanted.change}
+            for schedule_id, changes in wanted.change:
+                _update(db, schedule_id, changes)
+            for schedule in wanted.add:
+                added = db.value("revise_schedules.add", (*msgspec.structs.astuple(schedule), db.now()))
+                if added is None:
+                    raise StaleWrite(f"somebody else added {schedule.job_id}/{schedule.name}; nothing was written")
+                touched.add(added)
+            for schedule_id in wanted.remove:
+                db.value("delete_schedule", (schedule_id,))
+            return [row for row in db.structs(ScheduleRow, "list_schedules", everything) if row.id in touched]
+
+        return await self.write(transition)
+
     async def delete_schedule(self, schedule_id: int) -> bool:
         return await self.write(lambda db: db.value("delete_schedule", (schedule_id,)) is not None)
 
@@ -71,24 +101,45 @@ class SQLiteSchedules(SQLiteBase):
         return await self.read(lambda db: db.structs(ScheduleRow, "list_schedules", values))
 
     async def trigger(self, schedule_id: int, due_at: datetime | None) -> Enqueued:
-        key, due = (tick_key(due_at), to_text(due_at)) if due_at else (None, None)
+        [made] = await self._trigger(schedule_id, [due_at])
+        return made
 
-        def transition(db: Session) -> Enqueued:
+    async def trigger_ticks(self, schedule_id: int, ticks: Sequence[datetime]) -> list[Enqueued]:
+        return await self._trigger(schedule_id, ticks)
+
+    async def _trigger(self, schedule_id: int, ticks: Sequence[datetime | None]) -> list[Enqueued]:
+        def transition(db: Session) -> list[Enqueued]:
             found = db.all("trigger.schedule", (schedule_id,))
             if not found:
                 raise NotFound(f"there is no schedule {schedule_id}")
             [(job_id, priority, parameters)] = found
-            [run_id], now = db.new_ids(1), db.now()
-            values = {
-                "id": run_id, "job_id": job_id, "config_id": schedule_id, "key": key, "parameters": parameters,
-                "priority": priority, "now": now, "due_at": due,
-            }  # fmt: skip
-            if not db.all("trigger", values):
-                return Enqueued(id=db.value("trigger.existing", (schedule_id, key)), created=False)
-            db.all("enqueue.delayed", (now, run_id))
-            return Enqueued(id=run_id, created=True)
+            runs, new, now = [], [], db.now()
+            for run_id, due_at in zip(db.new_ids(len(ticks)), ticks, strict=True):
+                key = tick_key(due_at) if due_at else None
+                values = {
+                    "id": run_id, "job_id": job_id, "config_id": schedule_id, "key": key, "parameters": parameters,
+                    "priority": priority, "now": now, "due_at": optional_text(due_at),
+                }  # fmt: skip
+                if not db.all("trigger", values):
+                    runs.append(Enqueued(id=db.value("trigger.existing", (schedule_id, key)), created=False))
+                    continue
+                db.all("enqueue.delayed", (now, run_id))
+                runs.append(Enqueued(id=run_id, created=True))
+                new += [due_at] if due_at else []
+            if new:
+                db.all(
+                    "trigger.missed", (schedule_id, encode([to_text(tick) for tick in new]), f"{tick_key(max(new))}.")
+                )
+            return runs
 
         return await self.write(transition)
+
+    async def ledger(self, schedule_id: int, first: datetime, last: datetime) -> list[RunRow]:
+        values = (schedule_id, to_text(first), to_text(last))
+        return await self.read(lambda db: db.structs(RunRow, "ledger", values))
+
+    async def tripped_breakers(self) -> list[TrippedBreaker]:
+        return await self.read(lambda db: db.structs(TrippedBreaker, "tripped_breakers"))
 
     async def agenda(self, jobs: Sequence[str]) -> Agenda:
         def look(db: Session) -> Agenda:

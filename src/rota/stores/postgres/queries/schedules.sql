@@ -47,6 +47,17 @@ on conflict (job_id, name) do update
         declared = coalesce(excluded.declared, c.declared)
 returning id
 
+-- name: revise_schedules.lock
+select id from rota.scheduler_configs order by id for update
+
+-- name: revise_schedules.add
+insert into rota.scheduler_configs
+    (job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds, parameters,
+     overlap, catch_up, catch_up_limit, skip_if_older_than_seconds)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12, $13)
+on conflict (job_id, name) do nothing
+returning id
+
 -- name: delete_schedule
 delete from rota.scheduler_configs where id = $1 returning id
 
@@ -79,6 +90,28 @@ select id from made
 
 -- name: trigger.existing
 select id from rota.job_runs where config_id = $1 and idempotency_key = $2
+
+-- name: trigger.missed
+-- Ticks that were summed up as missed have rows of their own now. Keys sort as their instants do, and '.' comes after
+-- the '-' of a stretch's.
+update rota.job_runs s
+set missed_count = s.missed_count - (
+    select count(*) from unnest($2::timestamptz[]) as t (due_at) where t.due_at between s.missed_from and s.missed_to)
+where s.config_id = $1 and s.idempotency_key < $3 and s.missed_count > 0
+    and exists (select from unnest($2::timestamptz[]) as t (due_at) where t.due_at between s.missed_from and s.missed_to)
+
+-- name: ledger
+-- Keys sort as their instants do; a stretch has the key of its first tick, and more.
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from rota.job_runs
+where config_id = $1 and idempotency_key like 'schedule:%' and due_at <= $3 and coalesce(missed_to, due_at) >= $2
+order by due_at
+
+-- name: tripped_breakers
+select job_id, breaker, consecutive_failures, breaker_changed_at as changed_at, breaker_pause as pause
+from rota.jobs where breaker <> 'closed' and breaker_changed_at is not null order by job_id
 
 -- name: fire_due.claim
 -- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed.

@@ -36,6 +36,14 @@ on conflict (job_id, name) do update
         declared = coalesce(excluded.declared, c.declared)
 returning id
 
+-- name: revise_schedules.add
+insert into scheduler_configs
+    (job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds, parameters,
+     overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, created_at, updated_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14)
+on conflict (job_id, name) do nothing
+returning id
+
 -- name: delete_schedule
 delete from scheduler_configs where id = ?1 returning id
 
@@ -61,6 +69,27 @@ returning id
 
 -- name: trigger.existing
 select id from job_runs where config_id = ?1 and idempotency_key = ?2
+
+-- name: trigger.missed
+-- Ticks that were summed up as missed have rows of their own now. Keys sort as their instants do, and '.' comes after
+-- the '-' of a stretch's.
+update job_runs
+set missed_count = missed_count - (
+    select count(*) from json_each(?2) t where t.value between job_runs.missed_from and job_runs.missed_to)
+where config_id = ?1 and idempotency_key < ?3 and missed_count > 0
+    and exists (select 1 from json_each(?2) t where t.value between job_runs.missed_from and job_runs.missed_to)
+
+-- name: ledger
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from job_runs
+where config_id = ?1 and idempotency_key like 'schedule:%' and due_at <= ?3 and coalesce(missed_to, due_at) >= ?2
+order by due_at
+
+-- name: tripped_breakers
+select job_id, breaker, consecutive_failures, breaker_changed_at as changed_at, breaker_pause as pause
+from jobs where breaker <> 'closed' and breaker_changed_at is not null order by job_id
 
 -- name: mark_unknown.any
 select id, 'unknown job ' || quote(job_id)

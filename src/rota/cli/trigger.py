@@ -1,0 +1,92 @@
+"""`rota schedules trigger`: a run now, and how it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
+from rota.cli.schedule_name import Named, label, the_schedule
+from rota.errors import BadInput
+from rota.moment import read_moment, show_moment
+from rota.results import Results
+from rota.store import FINISHED, Enqueued, RunRow, ScheduleRow, Store
+from rota.timetable import timetable
+
+
+def trigger(
+    named: Named,
+    due_at: Annotated[str | None, typer.Option(help="The run of this tick, which exists once only.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has finished; exit with 1 if it failed.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="How many seconds to wait, at most.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run now, with the schedule's parameters, besides its own ticks.
+
+    Example: rota schedules trigger close_books --wait
+    """
+
+    async def go(store: Store) -> tuple[ScheduleRow, Enqueued, RunRow]:
+        row = await the_schedule(store, named)
+        tick = None if due_at is None else await _tick(store, row, due_at)
+        made = await store.trigger(row.id, tick)
+        await store.hint("schedules")
+        if not as_json:
+            await _announce(store, row, made, tick)
+        if wait:
+            return row, made, await _finished(store, made.id, timeout)
+        [run] = await store.get_runs([made.id])
+        return row, made, run
+
+    row, made, run = ask(url, go)
+    if as_json:
+        echo_json({"schedule": label(row), "created": made.created, "run": _document(run)})
+    elif run.state in FINISHED:
+        _report(run)
+    raise typer.Exit(0 if not wait or run.state == "succeeded" else 1)
+
+
+async def _announce(store: Store, row: ScheduleRow, made: Enqueued, tick: datetime | None) -> None:
+    about = f"the tick {show_moment(tick, row.timezone)} of " if tick else ""
+    typer.echo(f"run {made.id} of {about}{label(row)}" + ("" if made.created else " was there already"))
+    if made.created and not any(row.job_id in replica.jobs for replica in await store.list_replicas()):
+        typer.echo(f"no running replica declares job {row.job_id!r}: it waits for one", err=True)
+
+
+async def _finished(store: Store, run_id: int, timeout: float | None) -> RunRow:
+    results = Results(lambda: store)
+    try:
+        with console().status(f"run {run_id} is under way"):
+            return await results.wait(run_id, timeout)
+    finally:
+        await results.close()
+
+
+async def _tick(store: Store, row: ScheduleRow, text: str) -> datetime:
+    """An instant at which the schedule ticks: anything else would be an entry of the ledger that nobody expects."""
+    moment, table = read_moment(text, row.timezone, await store.now()), timetable(row.cron, row.timezone)
+    before, after = table.latest(moment), table.next(moment)
+    if before == moment:
+        return moment.astimezone(UTC)
+    near = " and ".join(show_moment(each, row.timezone) for each in (before, after) if each is not None)
+    raise BadInput(f"{label(row)} does not tick at {show_moment(moment, row.timezone)}; its ticks near it: {near}")
+
+
+def _report(run: RunRow) -> None:
+    took = ""
+    if run.started_at is not None and run.finished_at is not None:
+        took = f" after {spoken((run.finished_at - run.started_at).total_seconds())}"
+    typer.echo(f"run {run.id} {run.state}{took}")
+    if run.state == "succeeded" and run.result is not None:
+        typer.echo(run.result)
+    if (why := run.error or run.reason) is not None:
+        typer.echo(why.rstrip(), err=True)
+
+
+def _document(run: RunRow) -> dict[str, Any]:
+    json = {name: getattr(run, name) for name in ("parameters", "result", "progress")}
+    return msgspec.structs.asdict(run) | {k: None if v is None else msgspec.json.decode(v) for k, v in json.items()}
