@@ -72,15 +72,37 @@ def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-def ago(moment: datetime | None) -> str | None:
-    """How long ago, as people say it."""
+def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
+    """How long ago, as people say it; `now` is the store's where the moment is too."""
     if moment is None:
         return None
-    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit} ago"
     return f"{seconds:.0f}s ago"
+
+
+def when(moment: datetime | None, now: datetime) -> str | None:
+    """A moment in UTC; its day only where that is not today."""
+    if moment is None:
+        return None
+    same_day = moment.astimezone(UTC).date() == now.astimezone(UTC).date()
+    return f"{moment.astimezone(UTC):{'%H:%M:%S' if same_day else '%Y-%m-%d %H:%M:%S'}}"
+
+
+def lasted(seconds: float | None) -> str | None:
+    """A duration in its two largest units."""
+    if seconds is None:
+        return None
+    if seconds < 10:
+        return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds:.2g}s"
+    whole = round(seconds)
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length}{unit}" + (f" {rest}{smaller}" if rest else "")
+    return f"{whole}s"
 
 
 def _cell(value: Any) -> Text:
