@@ -159,6 +159,7 @@ async def follow_all(following: Following, which: RunFilter, *, until_idle: bool
         following.now = await store.now()
         unfinished = unbound(which, states=("queued", "running"), limit=_TRACKED)
         rows = {row.id: row for row in await store.find_runs(unfinished)}
+        rows = await _look(following, which, set(rows))  # what is over by now is no news
         for row in sorted(await following.changed(rows.values()), key=lambda row: row.id):
             if row.state == "running" and _wanted(row, which):
                 following.tell(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from rota.store import Store
 from rota.stores import open_store
 
 T = TypeVar("T")
+_WIDE = 10_000
 
 Url = Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
@@ -59,7 +61,7 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console(highlight=False).print(table)
+    _print(table)
 
 
 def show_one(row: dict[str, Any], *, as_json: bool) -> None:
@@ -69,7 +71,20 @@ def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in row.items():
         table.add_row(Text(name, style="bold"), _cell(value))
-    Console(highlight=False).print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """Folded to the width of a terminal; what goes elsewhere is a line per row, for grep and the like."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    if "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=_WIDE)
+    with console.capture() as text:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
@@ -96,7 +111,7 @@ def lasted(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     if seconds < 10:
-        return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds:.2g}s"
+        return "0s" if seconds < 0.0005 else f"{seconds * 1000:.0f}ms" if seconds < 0.9995 else f"{seconds:.1f}s"
     whole = round(seconds)
     for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
         if whole >= length:

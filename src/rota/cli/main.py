@@ -44,7 +44,9 @@ class _Commands(typer.Typer):
             sys.exit(1)
         except _UsageError as error:
             path = error.ctx.command_path if error.ctx else "rota"
-            if said := error.format_message().replace("Value error, ", "").rstrip("."):  # a command without arguments shows its help instead
+            if (
+                said := error.format_message().replace("Value error, ", "").rstrip(".")
+            ):  # a command without arguments shows its help instead
                 _complain(f"{said}; see `{path} --help`")
             sys.exit(2)
         except typer.Abort as error:

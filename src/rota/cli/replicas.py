@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from rota import Settings
-from rota.cli.look import AsJson, Url, ago, ask, lasted, show
+from rota.cli.look import AsJson, Url, ago, ask, show
 from rota.contract.roles import Seat
 from rota.store import ReplicaRow, RunRow, Store
 
@@ -55,7 +55,7 @@ def _brief(row: ReplicaRow, running: list[RunRow], seats: list[Seat], alive: boo
         "host": f"{row.host}:{row.pid}",
         "alive": alive,
         "since": ago(row.started_at, now),
-        "last beat": f"{lasted(round(row.silent, 1))} ago",
+        "last beat": f"{row.silent:.1f}s ago",
         "jobs": _some(list(row.jobs)),
         "runs now": _some([f"{run.job_id} {run.id}" for run in running if run.replica_id == row.id]),
         "leads": _some([seat.role for seat in seats if seat.replica_id == row.id and seat.alive]),

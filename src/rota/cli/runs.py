@@ -20,7 +20,7 @@ app = typer.Typer(
     help="What ran, what did not and why, what runs now; to stop it, or to run it again.", no_args_is_help=True
 )
 
-_FAMILY = 1000
+_FAMILY, _SHORT = 1000, 60
 
 
 @app.command("list")
@@ -85,7 +85,11 @@ def show_(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
             return _document(rows[0], family, names, now, replicas)
         return _everything(rows[0], family, names, now, replicas)
 
-    show_one(ask(url, go), as_json=as_json)
+    shown = ask(url, go)
+    error = None if as_json else shown.pop("error", None)
+    show_one(shown, as_json=as_json)
+    if error:
+        typer.echo(f"\n{error}")
 
 
 def _document(
@@ -147,7 +151,11 @@ def _timeline(row: RunRow, now: datetime) -> str:
 
 
 def _pretty(text: str | None) -> str | None:
-    return msgspec.json.format(text, indent=2) if text is not None else None
+    """On one line where that is short."""
+    if text is None:
+        return None
+    short = msgspec.json.format(text, indent=0)
+    return short if len(short) <= _SHORT else msgspec.json.format(text, indent=2)
 
 
 @app.command()
