@@ -36,8 +36,8 @@ _NOT_YET = 3
 class Following:
     """A store that is watched, and how it is told."""
 
-    def __init__(self, store: Store, *, as_json: bool, seconds: float | None) -> None:
-        self.store, self.as_json = store, as_json
+    def __init__(self, store: Store, *, as_json: bool, seconds: float | None, hints: bool = True) -> None:
+        self.store, self.as_json, self._hints = store, as_json, hints
         self._deadline = None if seconds is None else steady() + seconds
         self._wake = Wake()
         self._seen: dict[int, tuple[Any, ...]] = {}
@@ -55,7 +55,7 @@ class Following:
             await asyncio.wait([listening])
 
     async def _listen(self) -> None:
-        while True:
+        while self._hints:
             try:
                 await self.store.listen(lambda _: self._wake.set_here())
             except CannotListen:

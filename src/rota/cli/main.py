@@ -50,7 +50,10 @@ class _Commands(typer.Typer):
                 _complain(f"{said}; see `{path} --help`")
             sys.exit(2)
         except typer.Abort as error:
-            sys.exit(_INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else 1)
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                sys.exit(_INTERRUPTED)
+            _complain("nothing was changed")  # nobody said yes
+            sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from rota import Settings
 from rota.cli.change import change, chosen
 from rota.cli.follow import Following, follow_all, follow_one, quietly
 from rota.cli.look import AsJson, Url, Yes, ask, lasted, show, show_one, when
@@ -184,7 +185,7 @@ def follow(
         raise typer.BadParameter("one run, or those that the options choose; not both", param_hint="ID")
 
     async def go(store: Store) -> int:
-        following = Following(store, as_json=as_json, seconds=seconds)
+        following = Following(store, as_json=as_json, seconds=seconds, hints=Settings.load(url=url).hints)
         if run_id is not None:
             return await follow_one(following, run_id)
         return await follow_all(following, await which.filter(store, await store.now()), until_idle=until_idle)
