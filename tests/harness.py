@@ -65,6 +65,14 @@ class Server:
         """What an operator types."""
         return self._call("psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", sql)
 
+    def psql_file(self, url: str, text: str) -> None:
+        """A script, as a DBA runs it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+            file.write(text)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            self._call("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-f", file.name)
+
     def close(self) -> None:
         self.stop("immediate")
         shutil.rmtree(self._root, ignore_errors=True)

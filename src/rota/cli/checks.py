@@ -45,7 +45,7 @@ def check_variables(environ: Mapping[str, str]) -> list[Finding]:
     found = []
     for name in sorted(environ):
         if name.startswith("ROTA_") and name not in known and not name.startswith(_OURS):
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
             advice = f"did you mean {near[0]}?" if near else "remove it; docs/operations.md has the settings there are"
             found.append(warning("settings", f"{name} is no setting of rota's: nobody reads it", advice))
     return found
