@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 ROUNDS ?= 20
 
-.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants lock clean
+.PHONY: demo test lint check soak faults bench bench-quick bench-long bench-failover mutants transcript lock clean
 
 demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 	$(BIN)/rota demo
@@ -41,6 +41,9 @@ bench-failover: $(VENV)/ready-dev  ## how soon the next leader begins, after 100
 
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py
+
+transcript: $(VENV)/ready-dev  ## docs/commands.md, from what the commands print
+	ROTA_TEST_WRITE_TRANSCRIPT=1 $(BIN)/python -m pytest tests/cli/test_transcript.py
 
 lock: $(VENV)/ready-dev  ## renew the pinned versions
 	$(BIN)/python tools/lock.py

@@ -52,7 +52,9 @@ async def test_names_of_the_database_are_offered(url: str) -> None:
         assert (await called(**asked("bash", "rota runs show "), ROTA_URL=url)).out.split() == ["1"]
 
 
-@pytest.mark.parametrize("url", ["sqlite:///missing/rota.db", "sqlite:///rota.db", "postgresql://127.0.0.1:1/x", "bad:"])
+@pytest.mark.parametrize(
+    "url", ["sqlite:///missing/rota.db", "sqlite:///rota.db", "postgresql://127.0.0.1:1/x", "bad:"]
+)
 def test_where_nobody_answers_nothing_is_offered_and_nothing_is_made(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,8 @@ def test_the_script_for_the_shell_can_be_shown_and_works() -> None:
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     bash = shutil.which("bash")
     assert bash is not None
-    lines = 'eval "$(rota --show-completion)"; COMP_WORDS=(rota mig); COMP_CWORD=1; _rota_completion rota; echo $COMPREPLY'
+    lines = (
+        'eval "$(rota --show-completion)"; COMP_WORDS=(rota mig); COMP_CWORD=1; _rota_completion rota; echo $COMPREPLY'
+    )
     done = subprocess.run([bash, "-c", f"{lines}; true"], env=environ, text=True, capture_output=True, check=False)
     assert done.stdout == "migrate\n", done.stderr

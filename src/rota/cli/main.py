@@ -118,11 +118,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return new_event_loop
 
 
+app.command(rich_help_panel=_LOOK)(replicas)
 app.command(rich_help_panel=_TABLES)(migrate)
 app.command(rich_help_panel=_TABLES)(sql)
 app.command(rich_help_panel=_TABLES)(doctor)
 app.add_typer(runs, name="runs", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_LOOK)(replicas)
 app.add_typer(leader, name="leader", rich_help_panel=_LOOK)
 app.add_typer(singletons, name="singletons", rich_help_panel=_LOOK)
 app.add_typer(locks, name="locks", rich_help_panel=_LOOK)
