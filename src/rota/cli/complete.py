@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from rota import Settings
 from rota.cli.look import opened
 from rota.errors import RotaError
 from rota.store import RunFilter, Store
-from rota.stores.sqlite.connection import database_path
 
 _PATIENCE = 2.0
 _Question: TypeAlias = Callable[[Store], Awaitable[set[str]]]
@@ -50,9 +47,6 @@ def _asked(question: _Question) -> set[str]:
             return await question(store)
 
     try:
-        settings = Settings.load()
-        if settings.url.startswith("sqlite:") and not os.path.exists(database_path(settings.url)):
-            return set()
         return asyncio.run(go())
     except (RotaError, OSError, TimeoutError):
         return set()

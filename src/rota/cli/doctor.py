@@ -18,7 +18,7 @@ from rota.cli.checks import (
     check_variables,
     settings_table,
 )
-from rota.cli.look import AsJson, Url, show, show_one
+from rota.cli.look import AsJson, Url, missing_file, show, show_one
 from rota.contract.findings import Finding, problem
 from rota.errors import Misconfigured, RotaError
 from rota.stores import open_store
@@ -69,7 +69,7 @@ async def _examine(settings: Settings) -> list[Finding]:
     found += database
     if any(finding.level == "problem" and finding.check != "pooler" for finding in database):
         return found
-    if _absent(store):
+    if missing_file(store):
         return [*found, problem("tables", "there are none yet", "run `rota migrate`, or leave ROTA_MIGRATE on")]
     try:
         await store.open()
@@ -83,12 +83,6 @@ async def _examine(settings: Settings) -> list[Finding]:
     except RotaError as error:
         found.append(problem("database", str(error), "look at the server's log"))
     return found
-
-
-def _absent(store: object) -> bool:
-    """To open a SQLite file that is not there would make it."""
-    path = getattr(store, "path", None)
-    return isinstance(path, str) and not os.path.exists(path)
 
 
 def _line(finding: Finding) -> dict[str, str]:

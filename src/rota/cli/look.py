@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rota import Settings
+from rota.errors import NotFound
 from rota.schema import check_schema
 from rota.store import Store
 from rota.stores import open_store
@@ -32,12 +33,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 async def opened(url: str | None) -> AsyncIterator[Store]:
     """The store; its tables must be there, and are not touched."""
     store = open_store(Settings.load(url=url))
+    if path := missing_file(store):
+        raise NotFound(f"there is no file {path}: name another with --url or ROTA_URL, or make it: run `rota migrate`")
     await store.open()
     try:
         await check_schema(store, migrate=False)
         yield store
     finally:
         await store.close()
+
+
+def missing_file(store: Store) -> str | None:
+    """The SQLite file that is not there: to open it would make it, and whoever only looks must not."""
+    path = getattr(store, "path", None)
+    return path if isinstance(path, str) and not os.path.exists(path) else None
 
 
 def ask(url: str | None, question: Callable[[Store], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rota import Settings
-from rota.cli.look import AsJson, Url, show_one
+from rota.cli.look import AsJson, Url, missing_file, show_one
 from rota.errors import SchemaMismatch
 from rota.schema import SCHEMA, check_schema
 from rota.stores import open_store
@@ -32,6 +32,8 @@ def migrate(
 
     async def go() -> tuple[int, list[str]]:
         store = open_store(Settings.load(url=url))
+        if check and missing_file(store):
+            return 0, []
         await store.open()
         try:
             try:
