@@ -48,6 +48,9 @@ mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 docs: $(VENV)/ready-dev  ## the site of the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
+transcript: $(VENV)/ready-dev  ## docs/commands.md, from what the commands print
+	ROTA_TEST_WRITE_TRANSCRIPT=1 $(BIN)/python -m pytest tests/cli/test_transcript.py
+
 lock: $(VENV)/ready-dev  ## renew the pinned versions
 	$(BIN)/python tools/lock.py
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -63,6 +64,14 @@ class Server:
     def psql(self, sql: str, database: str = "postgres") -> str:
         """What an operator types."""
         return self._call("psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", sql)
+
+    def psql_file(self, url: str, text: str) -> None:
+        """A script, as a DBA runs it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+            file.write(text)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            self._call("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-f", file.name)
 
     def close(self) -> None:
         self.stop("immediate")
@@ -160,6 +169,23 @@ async def move_clock(url: str, seconds: float) -> None:
             url,
             "create or replace function rota.rota_now() returns timestamptz language sql volatile parallel safe "
             f"as $$ select clock_timestamp() + interval '{seconds} seconds' $$",
+        )
+
+
+async def freeze_clock(url: str, moment: datetime) -> None:
+    """Stop the cluster's clock at this moment. Life is measured by the real one, which goes on."""
+    at = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    if url.startswith("sqlite"):
+        await execute(
+            url,
+            "drop view moment; create view moment as "
+            f"select '{at}' as now, strftime('%Y-%m-%d %H:%M:%f000', 'now') as real from clock",
+        )
+    else:
+        await execute(
+            url,
+            "create or replace function rota.rota_now() returns timestamptz language sql volatile parallel safe "
+            f"as $$ select timestamptz '{at}+00' $$",
         )
 
 

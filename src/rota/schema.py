@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rota.errors import SchemaMismatch
 from rota.store import Store
 
@@ -9,7 +11,7 @@ SCHEMA = 2
 """The version of the tables that this code was written for."""
 
 
-async def check_schema(store: Store, *, migrate: bool) -> list[str]:
+async def check_schema(store: Store, *, migrate: bool, applied: Callable[[str], None] | None = None) -> list[str]:
     """Bring the tables forward if allowed; refuse a store that is too old or too new. The migrations applied."""
     version, compatible_with = await store.schema_version()
     if compatible_with > SCHEMA:
@@ -25,4 +27,4 @@ async def check_schema(store: Store, *, migrate: bool) -> list[str]:
             f"the store's tables are {have}, this rota needs version {SCHEMA}: run `rota migrate`, "
             "or leave ROTA_MIGRATE on to have it done at start"
         )
-    return await store.migrate()
+    return await store.migrate(applied)

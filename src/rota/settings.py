@@ -82,7 +82,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.url.startswith(("sqlite:///", "postgresql://", "postgres://")):
             raise Misconfigured(
-                f"url {_without_password(self.url)!r} is neither sqlite:///FILE nor postgresql://HOST/DATABASE"
+                f"url {without_password(self.url)!r} is neither sqlite:///FILE nor postgresql://HOST/DATABASE"
             )
         self._check_elector()
         for name in (
@@ -142,25 +142,33 @@ class Settings:
         if self.control_url and sqlite:
             raise Misconfigured("control_url is for postgresql: a SQLite file has no other address; leave it out")
         if self.control_url and not self.control_url.startswith(("postgresql://", "postgres://")):
-            shown = _without_password(self.control_url)
+            shown = without_password(self.control_url)
             raise Misconfigured(f"control_url {shown!r} is not postgresql://HOST/DATABASE")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Self:
         """Settings from the environment, overridden by what is given (None means not given)."""
         environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for spec in fields(cls):
-            for name in (f"ROTA_{spec.name.upper()}", *_OLDER_NAMES.get(spec.name, ())):
-                if name in environ:
-                    values[spec.name] = _parse(name, environ[name], str(spec.type))
-                    break
+        kinds = {spec.name: str(spec.type) for spec in fields(cls)}
+        values: dict[str, Any] = {
+            name: _parse(variable, environ[variable], kinds[name]) for name, variable in cls.variables(environ).items()
+        }
         unknown = set(given) - {spec.name for spec in fields(cls)}
         if unknown:
             raise Misconfigured(
                 f"unknown setting {sorted(unknown)[0]!r}; there are: " + ", ".join(f.name for f in fields(cls))
             )
         return cls(**values | {name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def variables(cls, environ: Mapping[str, str]) -> dict[str, str]:
+        """Of the settings that the environment has, the variable that each comes from."""
+        names = {spec.name: (f"ROTA_{spec.name.upper()}", *_OLDER_NAMES.get(spec.name, ())) for spec in fields(cls)}
+        return {
+            name: next(variable for variable in variables if variable in environ)
+            for name, variables in names.items()
+            if any(variable in environ for variable in variables)
+        }
 
 
 class GivenSettings(TypedDict, total=False):
@@ -206,6 +214,8 @@ def _parse(name: str, text: str, kind: str) -> Any:
         raise Misconfigured(f"{name}={text!r} is not a number") from None
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """An address as it may be shown."""
+    url = re.sub(r"(?<=[?&])(password|sslpassword)=[^&]*", r"\1=***", url)
     head, at, tail = url.rpartition("@")
     return f"{head.split('://')[0]}://***@{tail}" if at else url

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from rota.clock import steady
+from rota.contract.findings import Diagnosis
 from rota.contract.locks import Locks
 from rota.contract.nodes import Nodes
 from rota.contract.roles import Roles
@@ -301,6 +302,8 @@ class ReplicaRow(Row, frozen=True, kw_only=True):
     jobs: tuple[str, ...]
     started_at: datetime
     beat_at: datetime
+    silent: float = 0.0
+    """Seconds since its last beat, by the clock that wrote it."""
 
 
 class Pulse(Row, frozen=True, kw_only=True):
@@ -340,6 +343,11 @@ class RunFilter(Row, frozen=True, kw_only=True):
     correlation_id: str | None = None
     key_prefix: str | None = None
     since: datetime | None = None
+    after_id: int | None = None
+    touched_since: datetime | None = None
+    """Made, started or finished since then."""
+    longest: bool = False
+    """Those that took longest, or have been running for longest, first; those that never started are left out."""
     limit: int = 100
 
 
@@ -381,7 +389,7 @@ class Lifeline(ABC):
         """Give up the session lock at once, without waiting for an answer."""
 
 
-class Store(Roles, Singletons, Locks, Nodes):
+class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
     """A database that keeps schedules, runs and replicas, and what only one may have. Belongs to one event loop."""
 
     most_locked = 10_000
@@ -401,8 +409,11 @@ class Store(Roles, Singletons, Locks, Nodes):
         """The version of the tables, and the oldest code that can still use them; (0, 0) when there are none."""
 
     @abstractmethod
-    async def migrate(self) -> list[str]:
-        """Bring the tables forward, one transaction each, under a lock; the names of the migrations applied."""
+    async def migrate(self, applied: Callable[[str], None] | None = None) -> list[str]:
+        """Bring the tables forward, one transaction each, under a lock; the names of the migrations applied.
+
+        `applied` is told each name as it is done, in whatever thread.
+        """
 
     @abstractmethod
     async def now(self) -> datetime:
@@ -532,7 +543,11 @@ class Store(Roles, Singletons, Locks, Nodes):
 
     @abstractmethod
     async def find_runs(self, which: RunFilter) -> list[RunRow]:
-        """Newest first."""
+        """Newest first, unless the filter asks for the longest."""
+
+    @abstractmethod
+    async def running_runs(self) -> list[RunRow]:
+        """What the replicas have in hand. Found by their claims, however long the history is."""
 
     @abstractmethod
     async def cancel_run(self, run_id: int) -> State:

@@ -56,6 +56,9 @@ async def test_run_is_a_replica_until_it_is_told_to_stop(url: str, tmp_path: Pat
             _, said = await process.communicate()
             assert process.returncode == 0, said.decode()
             assert b"joined" in said
+            where = b"SQLite file " if url.startswith("sqlite") else b"Postgres at "
+            assert b"INFO rota: starting worker-1 on " + where in said
+            assert b": 1 job (tick)\n" in said
             assert re.search(rb"INFO shop: ticked \[replica_id=\d+ replica=worker-1 job=tick run_id=\d+ ", said)
             assert await app.store.list_replicas() == []
     finally:
@@ -68,12 +71,14 @@ async def test_run_is_a_replica_until_it_is_told_to_stop(url: str, tmp_path: Pat
     [
         (["run", "nowhere:app"], "there is no module 'nowhere' here"),
         (["run", "service:other"], "'service' has no Rota named 'other'; it has: service:app"),
+        (["run", "broken:app"], "'broken' imports 'no_such_library', which is not installed here"),
         (["run", ":app"], "is not of the form MODULE:APP"),
         (["run", "service:app", "--url", "mysql://u:hunter2@h/d"], "neither sqlite:///FILE nor postgresql://"),
     ],
 )
 def test_wrong_usage_gets_one_clear_sentence(tmp_path: Path, arguments: list[str], complaint: str) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
+    (tmp_path / "broken.py").write_text("import no_such_library")
     done = rota(*arguments, folder=tmp_path)
     assert done.returncode == 1
     assert complaint in done.stderr

@@ -56,3 +56,4 @@ def test_tables_that_are_not_there_are_not_made_by_looking(url: str, tmp_path: P
     done = rota("locks", "list", "--url", url, folder=tmp_path)
     assert done.returncode == 1
     assert "run `rota migrate`" in done.stderr
+    assert list(tmp_path.iterdir()) == []  # no SQLite file either

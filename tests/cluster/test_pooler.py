@@ -14,6 +14,7 @@ import pytest
 from rota import Rota
 from rota.errors import Misconfigured, PooledConnection
 from rota.stores.postgres.route import Route, find_route
+from tests.cli.calling import called
 from tests.cluster.cluster import BEAT, DEAD_AFTER, Cluster, Process, cluster, until
 from tests.harness import Databases
 from tests.pgbouncer import PgBouncer, pgbouncer
@@ -218,3 +219,20 @@ async def _for(it: Cluster, seconds: float) -> bool:
     """All of them have been there for so long."""
     young = f"select 1 from replicas where started_at > clock_timestamp() - interval '{seconds} seconds'"
     return not await it.sql(young)
+
+
+async def test_the_doctor_names_the_pooler_and_the_ways_out(url: str, transactions: PgBouncer) -> None:
+    async with Rota(url).client():
+        pass
+    pooled = transactions.url(url)
+
+    async def pooler(**environ: str) -> tuple[int, str]:
+        said = await called("doctor", "--json", "--url", pooled, **environ)
+        [found] = [finding for finding in said.data["findings"] if finding["check"] == "pooler"]
+        return said.code, f"{found['level']}: {found['said']} {found['advice'] or ''}".strip()
+
+    code, told = await pooler()
+    assert (code, told.startswith("problem: in transaction mode")) == (1, True)
+    assert "ROTA_CONTROL_URL" in told
+    assert await pooler(ROTA_CONTROL_URL=url) == (0, "ok: in transaction mode; control_url goes past it")
+    assert await pooler(ROTA_ELECTOR="lease") == (0, "ok: in transaction mode, with the elector lease")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_code_without_an_event_loop_is_run_inline_too() -> None:
     with inline(app) as done:
         run = app.jobs["receipt"].enqueue_sync(7)
         assert app.wait(run.result()) == f"receipt 7 {run.id}"
-        app.jobs["receipt"].using(connection=object()).enqueue_sync(8)  # whatever it is, nothing is written to it
+        nothing: Any = object()  # whatever it is, nothing is written to it
+        app.jobs["receipt"].using(connection=nothing).enqueue_sync(8)
         assert [row.parameters for row in done.all_enqueued()] == ['{"number":7}', '{"number":8}']
     with pytest.raises(NotOpen):
         app.jobs["receipt"].enqueue_sync(1)

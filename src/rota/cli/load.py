@@ -23,7 +23,7 @@ def load_app(target: str, **settings: Any) -> Rota:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise
+            raise BadInput(f"{module_name!r} imports {error.name!r}, which is not installed here") from error
         raise BadInput(f"there is no module {module_name!r} here ({os.getcwd()}) or on PYTHONPATH") from None
     found = getattr(module, attribute or "app", None)
     if not isinstance(found, Rota):

@@ -17,13 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rota import Settings
-from rota.errors import BadInput
+from rota.errors import BadInput, NotFound
 from rota.schema import check_schema
 from rota.store import Store
 from rota.stores import open_store
 
 T = TypeVar("T")
-
 _UNFOLDED = 10_000
 
 Url = Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL.")]
@@ -35,12 +34,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 async def opened(url: str | None) -> AsyncIterator[Store]:
     """The store; its tables must be there, and are not touched."""
     store = open_store(Settings.load(url=url))
+    if path := missing_file(store):
+        raise NotFound(f"there is no file {path}: name another with --url or ROTA_URL, or make it: run `rota migrate`")
     await store.open()
     try:
         await check_schema(store, migrate=False)
         yield store
     finally:
         await store.close()
+
+
+def missing_file(store: Store) -> str | None:
+    """The SQLite file that is not there: to open it would make it, and whoever only looks must not."""
+    path = getattr(store, "path", None)
+    return path if isinstance(path, str) and not os.path.exists(path) else None
 
 
 def ask(url: str | None, question: Callable[[Store], Awaitable[T]]) -> T:
@@ -100,6 +107,7 @@ def show_one(row: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _print(table: Table) -> None:
+    """Folded to the width of a terminal; what goes elsewhere is a line per row, for grep and the like."""
     out = console()
     if out.is_terminal:
         out.print(table)
@@ -122,6 +130,28 @@ def spoken(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def when(moment: datetime | None, now: datetime) -> str | None:
+    """A moment in UTC; its day only where that is not today."""
+    if moment is None:
+        return None
+    same_day = moment.astimezone(UTC).date() == now.astimezone(UTC).date()
+    return f"{moment.astimezone(UTC):{'%H:%M:%S' if same_day else '%Y-%m-%d %H:%M:%S'}}"
+
+
+def lasted(seconds: float | None) -> str | None:
+    """A duration in its two largest units."""
+    if seconds is None:
+        return None
+    if seconds < 10:
+        return "0s" if seconds < 0.0005 else f"{seconds * 1000:.0f}ms" if seconds < 0.9995 else f"{seconds:.1f}s"
+    whole = round(seconds)
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length}{unit}" + (f" {rest}{smaller}" if rest else "")
+    return f"{whole}s"
 
 
 def _cell(value: Any) -> Text:

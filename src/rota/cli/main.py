@@ -7,45 +7,69 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rota import Settings, __version__
+from rota import __version__
 from rota.cli.crontab import app as imports
 from rota.cli.demo import demo
+from rota.cli.doctor import doctor
 from rota.cli.leader import app as leader
 from rota.cli.load import load_app
 from rota.cli.locks import app as locks
+from rota.cli.migrate import migrate
+from rota.cli.replicas import replicas
 from rota.cli.run import run_replica
+from rota.cli.runs import app as runs
 from rota.cli.schedules import app as schedules
 from rota.cli.singletons import app as singletons
 from rota.cli.soak import soak
+from rota.cli.sql import sql
 from rota.errors import RotaError
-from rota.schema import SCHEMA, check_schema
-from rota.stores import open_store
+from rota.schema import SCHEMA
 from rota.telemetry.logs import ContextFormatter, carry_context
+
+_LIFE, _LOOK, _TABLES, _TRY = "Run it", "Look and act", "Set it up", "Try it"
+# The command line's own errors: wrong usage. typer does not export their common base.
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+_INTERRUPTED = 130
 
 
 class _Commands(typer.Typer):
-    """Errors that rota raises on purpose end in one sentence, not in a traceback."""
+    """Errors that rota raises on purpose, and wrong usage, end in one sentence; bugs end in a plain traceback."""
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().__call__(*args, **kwargs)
+            sys.exit(super().__call__(*args, **{"prog_name": "rota", "standalone_mode": False} | kwargs))
         except RotaError as error:
-            typer.secho(f"rota: {error}", fg="red", err=True, color=False if "NO_COLOR" in os.environ else None)
+            _complain(str(error))
             sys.exit(1)
+        except _UsageError as error:
+            path = error.ctx.command_path if error.ctx else "rota"
+            if (
+                said := error.format_message().replace("Value error, ", "").rstrip(".")
+            ):  # a command without arguments shows its help instead
+                _complain(f"{said}; see `{path} --help`")
+            sys.exit(2)
+        except typer.Abort as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                sys.exit(_INTERRUPTED)
+            _complain("nothing was changed")  # nobody said yes
+            sys.exit(1)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)
 
 
-app = _Commands(help="Run a service as many replicas as safely as if it were one.", no_args_is_help=True)
-app.command()(demo)
-app.command()(soak)
-app.add_typer(leader, name="leader")
-app.add_typer(singletons, name="singletons")
-app.add_typer(locks, name="locks")
-app.add_typer(schedules, name="schedules")
-app.add_typer(imports, name="import")
+def _complain(sentence: str) -> None:
+    typer.secho(f"rota: {sentence}", fg="red", err=True, color=False if "NO_COLOR" in os.environ else None)
+
+
+app = _Commands(
+    help="Run a service as many replicas as safely as if it were one.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 
 def _version(wanted: bool) -> None:
@@ -62,7 +86,7 @@ def _common(
 ) -> None: ...
 
 
-@app.command()
+@app.command(rich_help_panel=_LIFE)
 def run(
     target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the Rota is, e.g. billing.jobs:app")],
     url: Annotated[str | None, typer.Option(help="Database, instead of the app's own or ROTA_URL")] = None,
@@ -97,21 +121,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return new_event_loop
 
 
-@app.command()
-def migrate(
-    url: Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL")] = None,
-) -> None:
-    """Bring the tables up to date; safe while replicas run."""
-
-    async def go() -> list[str]:
-        store = open_store(Settings.load(url=url))
-        await store.open()
-        try:
-            return await check_schema(store, migrate=True)
-        finally:
-            await store.close()
-
-    applied = asyncio.run(go())
-    for name in applied:
-        typer.echo(f"applied {name}")
-    typer.echo(f"tables are at version {SCHEMA}")
+app.command(rich_help_panel=_LOOK)(replicas)
+app.command(rich_help_panel=_TABLES)(migrate)
+app.command(rich_help_panel=_TABLES)(sql)
+app.command(rich_help_panel=_TABLES)(doctor)
+app.add_typer(schedules, name="schedules", rich_help_panel=_LOOK)
+app.add_typer(runs, name="runs", rich_help_panel=_LOOK)
+app.add_typer(leader, name="leader", rich_help_panel=_LOOK)
+app.add_typer(singletons, name="singletons", rich_help_panel=_LOOK)
+app.add_typer(locks, name="locks", rich_help_panel=_LOOK)
+app.add_typer(imports, name="import", rich_help_panel=_TABLES)
+app.command(rich_help_panel=_TRY)(demo)
+app.command(rich_help_panel=_TRY)(soak)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+from urllib.parse import urlsplit
 
-from rota import Rota
+from rota import Rota, Settings
 from rota.leader import EXIT_LOST, exiting
+
+_NAMED = 10
 
 
 async def run_replica(app: Rota) -> int:
@@ -22,8 +26,26 @@ async def run_replica(app: Rota) -> int:
         # Not at once: a signal to a process group often comes twice.
         loop.call_later(0.5, loop.remove_signal_handler, number)
 
+    logging.getLogger("rota").info("starting %s", introduction(app))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told, number)
     async with app:
         await stop.wait()
     return EXIT_LOST if exiting.is_set() else 0
+
+
+def introduction(app: Rota) -> str:
+    """Who this is, where its tables are, what it runs."""
+    jobs = sorted(app.jobs)
+    named = ", ".join(jobs[:_NAMED]) + (f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else "")
+    what = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'} ({named})" if jobs else "no jobs"
+    return f"{app.settings.replica} on {address(app.settings)}: {what}"
+
+
+def address(settings: Settings) -> str:
+    """Where the tables are, without user and password."""
+    if settings.url.startswith("sqlite:"):
+        return f"SQLite file {settings.url.removeprefix('sqlite:///')}"
+    parts = urlsplit(settings.url)
+    place = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or "the default socket"
+    return f"Postgres at {place}, database {parts.path.strip('/') or 'of the user'}"

@@ -194,12 +194,21 @@ class PostgresRuns(PostgresBase):
         states = list(which.states) if which.states is not None else None
         followed = which.correlation_id or ""
         root = int(followed) if followed.isdecimal() and len(followed) < 19 else None
-        values = (which.job_id, which.config_id, states, which.correlation_id, prefix, which.since, which.limit, root)
+        values = (
+            which.job_id, which.config_id, states, which.correlation_id, prefix, which.since, which.limit, root,
+            which.after_id, which.touched_since,
+        )  # fmt: skip
+        query = pg.QUERIES["find_runs"]
+        if which.longest:
+            query = query.replace("order by id desc limit", f"and {pg.QUERIES['find_runs.longest']}")
         async with self.begin() as connection:
             # Which filters are there decides the plan: this one is made anew each time.
             await connection.execute("set local plan_cache_mode = force_custom_plan")
-            rows = await connection.fetch(pg.QUERIES["find_runs"], *values)
+            rows = await connection.fetch(query, *values)
         return [_run_row(row) for row in rows]
+
+    async def running_runs(self) -> list[RunRow]:
+        return [_run_row(row) for row in await self.fetch("running_runs")]
 
     async def cancel_run(self, run_id: int) -> State:
         async def transition(connection: pg.Connection) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import asyncpg
 
 from rota.errors import StoreUnavailable
 from rota.stores.postgres import connection as pg
+from rota.stores.postgres.diagnosis import PostgresDiagnosis
 from rota.stores.postgres.locks import PostgresLocks
 from rota.stores.postgres.nodes import PostgresNodes
 from rota.stores.postgres.pool import begun
@@ -24,13 +26,13 @@ from rota.stores.queries import load_migrations
 _TRANSACTIONS = 16
 # Through a pooler only a transaction can keep the lock; where there is a session, it has the lock already. Then short
 # lock waits, so that a migration queued behind a long transaction does not stop everybody else.
-_ONE_AT_A_TIME = f"""
+ONE_AT_A_TIME = f"""
 set local lock_timeout = 0; select pg_advisory_xact_lock({pg.MIGRATION}, 0); set local lock_timeout = '5s'
 """
 
 MIGRATIONS = load_migrations("rota.stores.postgres")
 
-_BOOK = """
+BOOK = """
 create schema if not exists rota;
 create table if not exists rota.migrations (
     version integer primary key, name text not null, compatible_with integer not null,
@@ -40,7 +42,14 @@ create table if not exists rota.migrations (
 
 
 class PostgresStore(
-    PostgresSchedules, PostgresRuns, PostgresReplicas, PostgresRoles, PostgresSingletons, PostgresLocks, PostgresNodes
+    PostgresSchedules,
+    PostgresRuns,
+    PostgresReplicas,
+    PostgresRoles,
+    PostgresSingletons,
+    PostgresLocks,
+    PostgresNodes,
+    PostgresDiagnosis,
 ):
     """rota's tables in the schema `rota` of a Postgres database."""
 
@@ -76,17 +85,17 @@ class PostgresStore(
             )
         return row[0], row[1]
 
-    async def migrate(self) -> list[str]:
-        applied = []
+    async def migrate(self, applied: Callable[[str], None] | None = None) -> list[str]:
+        done = []
         with pg.translated(self.settings.url):
             connection = await connect(self.route, self.settings.url, self.tag, {"lock_timeout": "5s"}, timeout=5.0)
             try:
                 if self.route is not Route.TRANSACTION:
                     await connection.execute(f"set lock_timeout = 0; select pg_advisory_lock({pg.MIGRATION}, 0)")
                 for migration in MIGRATIONS:
-                    async with begun(connection, _ONE_AT_A_TIME):
+                    async with begun(connection, ONE_AT_A_TIME):
                         if await connection.fetchval("select to_regclass('rota.migrations')") is None:
-                            await connection.execute(_BOOK)
+                            await connection.execute(BOOK)
                         have = await connection.fetchval("select coalesce(max(version), 0) from rota.migrations")
                         if migration.version <= have:
                             continue
@@ -95,10 +104,12 @@ class PostgresStore(
                             "insert into rota.migrations (version, name, compatible_with) values ($1, $2, $3)",
                             migration.version, migration.name, migration.compatible_with,
                         )  # fmt: skip
-                    applied.append(migration.name)
+                    done.append(migration.name)
+                    if applied is not None:
+                        applied(migration.name)
             finally:
                 connection.terminate()
-        return applied
+        return done
 
     async def now(self) -> datetime:
         with pg.translated(self.settings.url):

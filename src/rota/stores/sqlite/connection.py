@@ -72,7 +72,7 @@ def network_filesystem(mountinfo: str, directory: str) -> str | None:
     return kind if kind in _NETWORK else None
 
 
-def _check_place(path: str) -> None:
+def check_place(path: str) -> None:
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         raise StoreUnavailable(f"there is no directory {directory}: create it, or change the url")
@@ -93,7 +93,7 @@ def connect(path: str, patience: float = PATIENCE) -> apsw.Connection:
     """A connection for one thread, on a file that is fit for it."""
     refuse_old(apsw.sqlite_lib_version())
     with translated(path):
-        _check_place(path)
+        check_place(path)
         refuse_other_copy(path)
         connection = apsw.Connection(path, statementcachesize=200)
         try:

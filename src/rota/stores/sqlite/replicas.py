@@ -84,8 +84,8 @@ class SQLiteReplicas(SQLiteBase):
     async def list_replicas(self) -> list[ReplicaRow]:
         return [
             ReplicaRow(id=i, name=n, host=h, pid=p, jobs=tuple(msgspec.json.decode(jobs)),
-                       started_at=from_text(started), beat_at=from_text(beat))
-            for i, n, h, p, jobs, started, beat in await self.rows("list_replicas")
+                       started_at=from_text(started), beat_at=from_text(beat), silent=silent)
+            for i, n, h, p, jobs, started, beat, silent in await self.rows("list_replicas")
         ]  # fmt: skip
 
     async def hint(self, kind: Hint) -> None:

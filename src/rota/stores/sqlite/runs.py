@@ -20,6 +20,8 @@ _CONDITIONS = {
     "correlation_id": "correlation_id = :correlation_id",
     "key_prefix": "substr(idempotency_key, 1, length(:key_prefix)) = :key_prefix",
     "since": "created_at >= :since",
+    "after_id": "id > :after_id",
+    "touched_since": "(created_at >= :touched_since or started_at >= :touched_since or finished_at >= :touched_since)",
 }
 _MOST_ARMS = 50  # SQLite merges up to 500, but plans them ever longer
 
@@ -60,10 +62,14 @@ class SQLiteRuns(SQLiteBase):
         conditions = " and ".join(_CONDITIONS[name] for name in values) or "true"
         if which.states is not None:
             values["states"] = encode(list(which.states))
-        if which.since is not None:
-            values["since"] = to_text(which.since)
+        values |= {name: to_text(values[name]) for name in ("since", "touched_since") if name in values}
         sql = QUERIES["find_runs"].replace("/* conditions */", conditions)
+        if which.longest:
+            sql = sql.replace("order by id desc limit", f"and {QUERIES['find_runs.longest']}")
         return await self.read(lambda db: db.structs(RunRow, "find_runs", values | {"limit": which.limit}, sql))
+
+    async def running_runs(self) -> list[RunRow]:
+        return await self.read(lambda db: db.structs(RunRow, "running_runs"))
 
     async def cancel_run(self, run_id: int) -> State:
         def transition(db: Session) -> State:

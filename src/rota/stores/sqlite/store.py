@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from rota.stores.queries import Migration, load_migrations
 from rota.stores.sqlite.connection import translated
+from rota.stores.sqlite.diagnosis import SQLiteDiagnosis
 from rota.stores.sqlite.finish import SQLiteFinish
 from rota.stores.sqlite.locks import SQLiteLocks
 from rota.stores.sqlite.nodes import SQLiteNodes
@@ -21,7 +23,7 @@ from rota.stores.sqlite.times import from_text
 MIGRATIONS = load_migrations("rota.stores.sqlite")
 
 _HAS_BOOK = "select 1 from sqlite_master where type = 'table' and name = 'migrations'"
-_BOOK = """
+BOOK = """
 create table if not exists migrations (
     version integer primary key, name text not null, compatible_with integer not null,
     applied_at text not null default (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
@@ -39,6 +41,7 @@ class SQLiteStore(
     SQLiteSingletons,
     SQLiteLocks,
     SQLiteNodes,
+    SQLiteDiagnosis,
 ):
     """rota's tables in one SQLite file."""
 
@@ -70,11 +73,11 @@ class SQLiteStore(
 
         return await self.read(look)
 
-    async def migrate(self) -> list[str]:
+    async def migrate(self, applied: Callable[[str], None] | None = None) -> list[str]:
         worker = self.new_worker()
         try:
             with translated(self.path):
-                return await worker.run(lambda db: [m.name for m in MIGRATIONS if _apply(db, m)])
+                return await worker.run(lambda db: [m.name for m in MIGRATIONS if _apply(db, m, applied)])
         finally:
             await worker.close()
 
@@ -82,11 +85,11 @@ class SQLiteStore(
         return from_text(await self.read(lambda db: db.now()))
 
 
-def _apply(db: Session, migration: Migration) -> bool:
+def _apply(db: Session, migration: Migration, applied: Callable[[str], None] | None) -> bool:
     """One migration in one transaction, unless it is there. The write lock lets one process at a time do it."""
     db.execute("begin immediate")
     try:
-        db.execute(_BOOK)
+        db.execute(BOOK)
         [(have,)] = db.execute("select coalesce(max(version), 0) from migrations")
         if migration.version > have:
             db.execute(migration.sql)
@@ -99,4 +102,6 @@ def _apply(db: Session, migration: Migration) -> bool:
         if db.connection.in_transaction:
             db.execute("rollback")
         raise
+    if migration.version > have and applied is not None:
+        applied(migration.name)
     return bool(migration.version > have)

@@ -150,7 +150,9 @@ made_ready as (
 select id, state from back
 
 -- name: list_replicas
-select id, name, host, pid, jobs::text as jobs, started_at, beat_at from rota.replicas order by id
+select id, name, host, pid, jobs::text as jobs, started_at, beat_at,
+       greatest(extract(epoch from clock_timestamp() - beat_at), 0)::float8 as silent
+from rota.replicas order by id
 
 -- name: hint
 -- Nothing depends on it, so nobody waits until it is on the disk.

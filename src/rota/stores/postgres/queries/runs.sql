@@ -303,7 +303,18 @@ where ($1::text is null or job_id = $1)
     and ($4::text is null or (correlation_id = $4 and (correlation_id <> id::text or id = $8::bigint)))
     and ($5::text is null or idempotency_key like $5)
     and ($6::timestamptz is null or created_at >= $6)
+    and ($9::bigint is null or id > $9)
+    and ($10::timestamptz is null or created_at >= $10 or started_at >= $10 or finished_at >= $10)
 order by id desc limit $7
+
+-- name: find_runs.longest
+started_at is not null order by coalesce(finished_at, rota.rota_now()) - started_at desc, id desc limit
+
+-- name: running_runs
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from rota.job_runs where id = any(array(select unnest(ids) from rota.claims)) and state = 'running' order by id
 
 -- name: cancel_run
 with found as (

@@ -94,7 +94,8 @@ from job_runs r join ranks k on k.id = r.id where r.id in (select value from jso
 on conflict do nothing
 
 -- name: list_replicas
-select id, name, host, pid, jobs, started_at, beat_at from replicas order by id
+select id, name, host, pid, jobs, started_at, beat_at, max(86400 * (julianday(real) - julianday(beat_at)), 0)
+from replicas, moment order by id
 
 -- name: hint.news
 -- What a commit may have been about: something to claim, something to schedule, somebody to stop, a lock.

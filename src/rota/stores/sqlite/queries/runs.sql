@@ -154,6 +154,16 @@ select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parame
        progress, result, error
 from job_runs where /* conditions */ order by id desc limit :limit
 
+-- name: find_runs.longest
+started_at is not null
+order by julianday(coalesce(finished_at, (select now from moment))) - julianday(started_at) desc, id desc limit
+
+-- name: running_runs
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
+       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
+       progress, result, error
+from job_runs where id in (select i.value from claims c, json_each(c.ids) i) and state = 'running' order by id
+
 -- name: cancel_run.find
 select r.state, r.replica_id, r.job_id, k.rank, r.run_at from job_runs r join ranks k on k.id = r.id where r.id = ?1
 
