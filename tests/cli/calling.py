@@ -27,15 +27,17 @@ class Said:
 
     @property
     def data(self) -> Any:
+        assert self.code in (0, 1, 3), self.err
         return msgspec.json.decode(self.out)
 
 
-def call(*arguments: str, **environ: str) -> Said:
+def call(*arguments: str, url: str | None = None, stdin: str = "", **environ: str) -> Said:
     """With NO_COLOR, not to a terminal, and with nobody at the keyboard."""
     out, err, code = io.StringIO(), io.StringIO(), 0
+    where = {"ROTA_URL": url} if url else {}
     with (
-        mock.patch.dict(os.environ, {"NO_COLOR": "1"} | environ),
-        mock.patch("sys.stdin", io.StringIO()),
+        mock.patch.dict(os.environ, {"NO_COLOR": "1"} | where | environ),
+        mock.patch("sys.stdin", io.StringIO(stdin)),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -29,6 +29,20 @@ async def collect() -> None: ...
 @app.job()
 async def close_books(year: int) -> None: ...
 """
+SCHEDULES = """\
+[[schedule]]
+job = "collect"
+cron = "*/10 * * * *"
+timezone = "Europe/Paris"
+overlap = "queue"
+
+[[schedule]]
+job = "close_books"
+cron = "0 3 L * *"
+timezone = "Europe/Paris"
+parameters = { year = 2031 }
+"""
+CRONTAB = "30 2 * * *  backup.sh --full\n"
 ERROR = """\
 ConnectionRefusedError: the mail server does not answer
 
@@ -39,7 +53,8 @@ ConnectionRefusedError: the mail server does not answer
 
 async def a_service(_: AsyncExitStack) -> None:
     """A module to run, and a clock that stands still at noon."""
-    await asyncio.to_thread(Path("service.py").write_text, SERVICE)
+    for name, text in (("service.py", SERVICE), ("schedules.toml", SCHEDULES), ("old.crontab", CRONTAB)):
+        await asyncio.to_thread(Path(name).write_text, text)
     await freeze_clock(URL, NOW)
 
 

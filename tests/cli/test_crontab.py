@@ -13,7 +13,7 @@ import pytest
 from rota import Rota
 from rota.errors import RunFailed
 from tests.app.waiting import until
-from tests.cli.terminal import call
+from tests.cli.calling import call
 
 CRONTAB = """\
 # nightly things
@@ -51,7 +51,7 @@ def test_a_preview_shows_every_line_and_writes_nothing(crontab: Path) -> None:
 
 
 def test_a_preview_for_scripts(crontab: Path) -> None:
-    document = call("import", "crontab", str(crontab), "--timezone", "Europe/Paris", "--json").json
+    document = call("import", "crontab", str(crontab), "--timezone", "Europe/Paris", "--json").data
     assert [(each["line"], each["job"], each["cron"], each["timezone"]) for each in document] == [
         (3, "backup", "30 2 * * *", "Europe/Paris"),
         (4, "shop_report", "@daily", "Europe/Paris"),
@@ -137,7 +137,7 @@ async def test_the_module_that_was_written_runs(url: str, tmp_path: Path) -> Non
 
 def test_a_system_crontab_has_a_user_in_every_line() -> None:
     lines = "17 * * * * root cd / && run-parts --report /etc/cron.hourly\n@daily www-data /srv/tidy.sh\n"
-    first, second = call("import", "crontab", "-", "--system", "--timezone", "UTC", "--json", stdin=lines).json
+    first, second = call("import", "crontab", "-", "--system", "--timezone", "UTC", "--json", stdin=lines).data
     assert (first["user"], first["job"], first["command"]) == (
         "root", "run_parts", "cd / && run-parts --report /etc/cron.hourly",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from rota.baseline import read_baseline
 from rota.errors import StaleWrite
 from rota.plan import carry_out, make_plan
 from rota.store import Declaration, JobRow, ScheduleRow
-from tests.cli.terminal import call
+from tests.cli.calling import call
 from tests.harness import execute
 
 FILE = """
@@ -79,7 +79,7 @@ def test_diff_shows_what_is_new_changed_and_removed(desk: str, file: Path) -> No
         "not in the file, but declared by code, so left alone: nightly/default",
     ]
     assert "old/default" not in call("schedules", "diff", str(file), url=desk).out
-    document = call("schedules", "diff", str(file), "--prune", "--json", url=desk).json
+    document = call("schedules", "diff", str(file), "--prune", "--json", url=desk).data
     assert [each["job_id"] for each in document["add"]] == ["collect"]
     assert [each["schedule"] for each in document["change"]] == ["close_books/default"]
     assert [each["schedule"] for each in document["remove"]] == ["old/default"]

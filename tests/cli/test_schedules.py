@@ -15,7 +15,7 @@ import pytest
 
 from rota import Rota
 from rota.store import ScheduleRow
-from tests.cli.terminal import call
+from tests.cli.calling import call
 from tests.harness import execute
 
 
@@ -81,7 +81,7 @@ def test_the_list_has_expression_zone_state_and_next_tick(shop: str) -> None:
 
 def test_the_list_is_narrowed(shop: str) -> None:
     def names(*options: str) -> list[str]:
-        return [row["schedule"] for row in call("schedules", "list", "--json", *options, url=shop).json]
+        return [row["schedule"] for row in call("schedules", "list", "--json", *options, url=shop).data]
 
     call("schedules", "pause", "collect/us", url=shop)
     sql(shop, "update scheduler_configs set invalid_reason = 'no' where name = 'eu'")
@@ -103,7 +103,7 @@ def test_show_tells_where_a_schedule_is_not_as_code_declares_it(shop: str) -> No
     assert 'parameters: {"n":1} in code, {"n":7} here' in said.out
     assert "open: the next tick is a probe; 4 failures in a row" in said.out
     assert "as in code" in call("schedules", "show", "close_books", url=shop).out
-    document = call("schedules", "show", "collect/eu", "--json", url=shop).json
+    document = call("schedules", "show", "collect/eu", "--json", url=shop).data
     assert document["parameters"] == {"n": 7}
     assert len(document["upcoming"]) == 5
     assert [each["field"] for each in document["differs"]] == ["cron", "parameters"]
@@ -132,9 +132,9 @@ def test_a_schedule_whose_expression_makes_no_sense_is_shown_all_the_same(shop: 
 def test_a_schedule_is_named_by_job_by_job_and_name_or_by_id(shop: str) -> None:
     books = schedules(shop)["close_books/default"]
     for name in ("close_books", "close_books/default", str(books.id)):
-        assert call("schedules", "show", name, "--json", url=shop).json["id"] == books.id
+        assert call("schedules", "show", name, "--json", url=shop).data["id"] == books.id
     sql(shop, "update scheduler_configs set name = 'default' where name = 'us'")
-    assert call("schedules", "show", "collect", "--json", url=shop).json["schedule"] == "collect/default"
+    assert call("schedules", "show", "collect", "--json", url=shop).data["schedule"] == "collect/default"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_job_with_a_slash_in_its_name_is_not_mistaken_for_a_schedule(shop: str
     sql(shop, "insert into scheduler_configs (job_id, name, cron) values ('collect/eu', 'default', 'every 1h')")
     said = call("schedules", "show", "collect/eu", url=shop)
     assert (said.code, "may mean collect/eu (" in said.err, "collect/eu/default (" in said.err) == (1, True, True)
-    assert call("schedules", "show", "collect/eu/default", "--json", url=shop).json["job_id"] == "collect/eu"
+    assert call("schedules", "show", "collect/eu/default", "--json", url=shop).data["job_id"] == "collect/eu"
 
 
 def test_the_shell_completes_names_and_stays_silent_when_it_cannot(shop: str, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_pausing_several_is_all_or_none(shop: str) -> None:
     said = call("schedules", "pause", "--all", url=shop)
     assert (said.code, "give --yes" in said.err) == (1, True)
     assert schedules(shop) == before
-    changed = call("schedules", "pause", "--all", "--yes", "--json", url=shop).json
+    changed = call("schedules", "pause", "--all", "--yes", "--json", url=shop).data
     assert [(each["schedule"], each["changed"]) for each in changed] == [(name, True) for name in before]
     assert not any(row.enabled for row in schedules(shop).values())
 

@@ -11,7 +11,7 @@ import pytest
 from rota import Rota
 from rota.policy import Decider
 from rota.store import Declaration, RunFilter, RunRow
-from tests.cli.terminal import Said, call
+from tests.cli.calling import Said, call
 from tests.harness import move_clock
 
 NOW = datetime(2031, 5, 14, 12, 0, 30, tzinfo=UTC)
@@ -66,7 +66,7 @@ async def test_trigger_waits_for_the_end_and_exits_by_it(url: str) -> None:
         assert re.fullmatch(r"run \d+ of good/default\nrun \d+ succeeded after \d+s\n7\n", said.out)
         said = await trigger("bad", "--wait")
         assert (said.code, "failed after" in said.out, "no such luck" in said.err) == (1, True, True)
-        document = (await trigger("good", "--wait", "--json")).json
+        document = (await trigger("good", "--wait", "--json")).data
         assert (document["created"], document["run"]["state"], document["run"]["result"]) == (True, "succeeded", 7)
 
 
@@ -107,7 +107,7 @@ def test_backfill_makes_what_the_ledger_does_not_have_and_nothing_twice(desk: st
     made = runs(desk, "hourly")
     assert sorted(run.due_at.hour for run in made if run.due_at) == [1, 2, 3, 4, 5]
     assert call(*range_, "--yes", url=desk).code == 0
-    assert call(*range_, "--yes", "--json", url=desk).json["made"] == 0
+    assert call(*range_, "--yes", "--json", url=desk).data["made"] == 0
     assert runs(desk, "hourly") == made
 
 
@@ -127,23 +127,23 @@ def test_backfill_makes_skipped_ticks_only_when_asked(desk: str) -> None:
     assert [(run.state, run.missed_count) for run in runs(desk, "hourly")] == [
         ("skipped", 5), ("queued", None), ("skipped", None), ("skipped", None),
     ]  # fmt: skip
-    document = call(*range_, "--json", url=desk).json
+    document = call(*range_, "--json", url=desk).data
     assert {key: document[key] for key in ("ticks", "known", "skipped", "absent", "made")} == {
         "ticks": 8, "known": 1, "skipped": 7, "absent": 0, "made": 0,
     }  # fmt: skip
     assert "7 were skipped; --skipped makes their runs too" in call(*range_, url=desk).out
-    assert call(*range_, "--skipped", "--json", url=desk).json["made"] == 7
+    assert call(*range_, "--skipped", "--json", url=desk).data["made"] == 7
     found = runs(desk, "hourly")
     assert sum(run.missed_count or 0 for run in found) == 0
     ticks = [run.due_at for run in found if run.missed_count is None]
     assert sorted(tick.hour for tick in ticks if tick) == list(range(13, 21))
     assert {run.state for run in found if run.missed_count is None} == {"queued"}
-    assert call(*range_, "--skipped", "--json", url=desk).json["made"] == 0
+    assert call(*range_, "--skipped", "--json", url=desk).data["made"] == 0
 
 
 def test_a_time_without_an_offset_is_in_the_zone_of_the_schedule(desk: str) -> None:
     range_ = ("schedules", "backfill", "paris", "--from", "2031-05-13T03:00", "--until", "2031-05-13T03:00")
-    document = call(*range_, "--dry-run", "--json", url=desk).json
+    document = call(*range_, "--dry-run", "--json", url=desk).data
     assert (document["ticks"], document["from"]) == (1, "2031-05-13T01:00:00Z")
 
 
@@ -163,7 +163,7 @@ def test_backfill_refuses_what_nobody_means(desk: str, options: list[str], compl
 
 def test_a_large_backfill_is_made_in_several_transactions(desk: str) -> None:
     said = call("schedules", "backfill", "hourly", "--from", "-20d", "--yes", "--json", url=desk)
-    assert (said.json["ticks"], said.json["made"]) == (480, 480)
+    assert (said.data["ticks"], said.data["made"]) == (480, 480)
     found = runs(desk, "hourly")
     assert len({run.due_at for run in found}) == 480
     assert found == sorted(found, key=lambda run: run.due_at or NOW)

@@ -73,6 +73,22 @@ SCRIPT: list[Part | Shown] = [
     Shown("rota runs follow --for 1", "All runs, as they change:"),
     Shown("rota runs retry 1 2", exit=1),
     Shown("rota runs cancel --job mail --yes"),
+    Part("Schedules", "Named `JOB`, `JOB/NAME` or by id. Times are those of the schedule's zone."),
+    Shown("rota schedules list"),
+    Shown("rota schedules show collect"),
+    Shown(
+        'rota schedules next --cron "30 2 * * *" --timezone Europe/Paris --from 2031-03-29 --count 3',
+        "What an expression means, before it is anywhere; and what the clocks do to it:",
+    ),
+    Shown("rota schedules edit collect --cron '*/10 * * * *' --timezone Europe/Paris --overlap queue"),
+    Shown("rota schedules pause collect"),
+    Shown("rota schedules resume collect"),
+    Shown("rota schedules trigger collect"),
+    Shown("rota schedules backfill collect --from 2031-05-14T12:00 --until 2031-05-14T13:00 --yes"),
+    Shown("rota schedules export", "As a file, to be kept beside the code:"),
+    Shown("rota schedules diff schedules.toml", "And from a file into the table, after a look at the difference:", 3),
+    Shown("rota schedules apply schedules.toml --yes"),
+    Shown("rota import crontab old.crontab --timezone Europe/Paris", "[Moving in from cron](crontab.md):"),
     Part("Doctor"),
     Shown("rota doctor"),
     Part("Replicas", scene=a_replica),
@@ -103,6 +119,7 @@ MASKS: list[tuple[str, str]] = [
     (r"Python \d+\.\d+\.\d+", "Python 3.13.1"),
     (r"SQLite \d+\.\d+\.\d+", "SQLite 3.54.1"),
     (r"[\d.]+ GB free", "41.5 GB free"),
+    (r"202\d-\d\d-\d\d 02:30 \w+", "2031-05-15 02:30 CEST"),  # no store, so no clock that stands still
 ]
 
 
