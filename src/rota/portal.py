@@ -11,11 +11,14 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from math import inf
 from typing import Any, TypeVar
 
+from rota.clock import steady
 from rota.errors import BadInput, Forked, NotOpen, Timeout
 
 T = TypeVar("T")
+_SLICE = 0.5
 
 
 class Portal:
@@ -52,11 +55,7 @@ class Portal:
             coroutine.close()
             raise
         try:
-            return future.result(timeout)
-        except TimeoutError:
-            if future.cancel():
-                raise Timeout(f"it has not ended within {timeout} s, and is cancelled") from None
-            return future.result()  # the error is its own, or it ended at the last moment
+            return self._result(future, timeout)
         except CancelledError:
             if self._closed:
                 raise NotOpen from None
@@ -64,6 +63,19 @@ class Portal:
         except BaseException:  # Ctrl-C, for one
             future.cancel()
             raise
+
+    @staticmethod
+    def _result(future: Future[T], timeout: float | None) -> T:
+        deadline = inf if timeout is None else steady() + timeout
+        while True:
+            try:
+                # In slices: a signal that arrives just before the wait begins is seen only when it ends.
+                return future.result(min(_SLICE, max(deadline - steady(), 0.0)))
+            except TimeoutError:
+                if future.done():
+                    return future.result()  # the error is its own, or it ended at the last moment
+                if steady() >= deadline and future.cancel():
+                    raise Timeout(f"it has not ended within {timeout} s, and is cancelled") from None
 
     def close(self) -> None:
         """On the loop, before what the coroutines need is closed."""

@@ -78,7 +78,8 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 def test_every_public_method_of_what_a_user_holds_is_in_the_reference(site: Path) -> None:
     text = (site / "api.html").read_text()
     for thing, names in {
-        rota.Rota: "job cron every client wait open_until_exit enqueue_many enqueue_many_sync schedule schedules run lock semaphore serialize leader_only "
+        rota.Rota: "job cron every client wait open_until_exit enqueue_many enqueue_many_sync "
+        "schedule schedules run lock semaphore serialize leader_only "
         "recovery on_become_leader on_lose_leadership singleton leads leadership",
         rota.Run: "row state progress result cancel retry finished",
         rota.Job: "using call enqueue enqueue_sync enqueue_many on_failure __call__",

@@ -37,11 +37,11 @@ async def test_a_request_enqueues_and_the_job_runs_while_the_lifespan_lasts(serv
 async def test_a_plain_endpoint_waits_from_its_thread(service: ModuleType) -> None:
     api, rota = service.api, service.rota
 
-    @api.post("/plain/{number}")  # type: ignore[untyped-decorator]
     def plain(number: int) -> str:  # FastAPI runs it in a thread, while the loop is the app's
         run = rota.wait(service.ship.enqueue(number), timeout=30)
         return str(rota.wait(run.result(), timeout=30))
 
+    api.add_api_route("/plain/{number}", plain, methods=["POST"])
     async with asyncio.timeout(60), api.router.lifespan_context(api):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://shop") as client:
             assert (await client.post("/plain/8")).json() == "order 8 is on its way"
