@@ -36,7 +36,8 @@ def pytest_in(folder: Path, *arguments: str, server: str = "") -> subprocess.Com
 
 def test_the_suites_of_the_documentation_pass_on_both_stores(tmp_path: Path, server: str) -> None:
     written = 0
-    for block in blocks(ROOT / "docs" / "testing.md", "python"):
+    of_readme = [block for block in blocks(ROOT / "README.md", "python") if block.text.startswith("# test_")]
+    for block in (*of_readme, *blocks(ROOT / "docs" / "testing.md", "python")):
         name = block.text.split("\n")[0].removeprefix("# ")
         (tmp_path / name).write_text(block.text + (SERVER if name == "conftest.py" else ""))
         written += block.text.count("async def test_") * (2 if "rota_" in block.text else 1)
