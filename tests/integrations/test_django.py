@@ -164,7 +164,7 @@ async def test_a_wrong_url_is_refused_in_one_sentence(
 async def test_a_database_that_is_not_migrated_is_refused_where_replicas_may_not_migrate(tmp_path: Path) -> None:
     project = Project("sqlite:///unused", tmp_path)
     said = await project.manage("rota", code=1, ROTA_MIGRATE="off")
-    assert said.startswith("CommandError: rota: the store's tables are not there")
+    assert "\nCommandError: rota: the store's tables are not there" in said
     await project.manage("migrate", ROTA_MIGRATE="off")
     async with project.replica(ROTA_MIGRATE="off") as process:
         app = Rota(project.rota_url)
@@ -207,3 +207,40 @@ print("fine")
         "-c", code, PYTHONPATH=str(tmp_path), PGAPPNAME="shop", CONN_MAX_AGE="60", ROTA_THREADS="1"
     )
     assert said.endswith("fine\n")
+
+
+IN_THE_TRANSACTION = """
+import django
+django.setup()
+from django.db import connection, transaction
+from shop.jobs import ship
+from shop.models import Order
+for item in ("tea", "rolled back"):
+    try:
+        with transaction.atomic():
+            order = Order.objects.create(item=item)
+            ship.using(connection=connection).enqueue_sync(order.pk)
+            if item != "tea":
+                raise KeyError(item)
+    except KeyError:
+        pass
+"""
+
+
+async def test_on_postgres_a_run_is_part_of_djangos_transaction(databases: Databases, tmp_path: Path) -> None:
+    project = Project(databases.new("postgres", tmp_path), tmp_path)
+    await project.manage("migrate")
+    await project.python("-c", IN_THE_TRANSACTION)  # no app is open there
+    async with project.replica():
+        app = Rota(project.rota_url)
+        async with app.client():
+            [run] = await app.store.find_runs(RunFilter(job_id="ship"))
+            await until(app.run(run.id).finished)
+            assert (await app.run(run.id).row()).result == '"shipped tea"'
+
+
+async def test_on_sqlite_djangos_connection_is_refused(tmp_path: Path) -> None:
+    project = Project("sqlite:///unused", tmp_path)
+    await project.manage("migrate")
+    said = await project.python("-c", IN_THE_TRANSACTION, code=1)
+    assert "BadInput" in said
