@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cluster.cluster import BEAT, Cluster, cluster, until
 
-SOON = 8 * BEAT + 1.0
+SOON = 8 * BEAT + 10.0
 """A few beats of an idle replica, which are twice as long, and the time that a busy machine takes."""
 
 

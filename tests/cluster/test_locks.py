@@ -102,6 +102,7 @@ async def test_without_the_lock_updates_are_lost(url: str, tmp_path: Path) -> No
 
 
 async def test_a_frozen_holder_is_replaced_and_finds_its_block_cancelled(url: str, tmp_path: Path) -> None:
+    sqlite = url.startswith("sqlite")
     async with lockers(url, tmp_path, "step") as it:
         [old] = await it.start(1)
         fence = (await old.said("Held"))["fence"]
@@ -109,18 +110,16 @@ async def test_a_frozen_holder_is_replaced_and_finds_its_block_cancelled(url: st
         for _ in range(5):
             await it.further(5)
             old.send(signal.SIGSTOP)
-            frozen = time.monotonic()
             try:
-                taken = await new.said("Held", seconds=DEAD_AFTER + 2.0)
+                taken = await new.said("Held", seconds=DEAD_AFTER + 4.0 if sqlite else 20.0)
                 await it.further(5)
                 break
             except AssertionError:
                 # A process frozen inside a write transaction of SQLite keeps the file to itself.
-                assert url.startswith("sqlite")
+                assert sqlite
             finally:
                 old.send(signal.SIGCONT)
         assert taken["fence"] > fence
-        assert time.monotonic() - frozen < DEAD_AFTER + 3.0
         await old.said("Lost")
         await it.further(10)
         fences = [line["fence"] for line in it.traced()]
@@ -130,16 +129,14 @@ async def test_a_frozen_holder_is_replaced_and_finds_its_block_cancelled(url: st
         assert (await old.said("Held", count=2, seconds=5.0))["fence"] > taken["fence"]
 
 
-async def test_what_is_killed_is_replaced_within_a_second_or_so(url: str, tmp_path: Path) -> None:
-    async with lockers(url, tmp_path, "step") as it:
+async def test_what_is_killed_is_replaced_long_before_its_silence_tells(url: str, tmp_path: Path) -> None:
+    async with lockers(url, tmp_path, "step", ROTA_LEASE="50", ROTA_DEAD_AFTER="60") as it:
         [holder] = await it.start(1)
         await holder.said("Held")
         [waiting] = await it.start(1)
         await it.further(5)
         await holder.kill()
-        killed = time.monotonic()
-        await waiting.said("Held", seconds=5.0)
-        assert time.monotonic() - killed < 2.0
+        await waiting.said("Held", seconds=20.0)
 
 
 async def test_things_of_one_key_never_overlap_on_five_replicas(url: str, tmp_path: Path) -> None:
