@@ -363,8 +363,8 @@ async def test_a_deposed_replica_loses_its_locks_and_its_blocks_are_cancelled(ur
         async def work() -> None:
             nonlocal cancelled
             async with app.lock("ledger") as lock:
-                await depose(url, app)
                 try:
+                    await depose(url, app)
                     await asyncio.sleep(20)
                 except asyncio.CancelledError:
                     cancelled = True

@@ -21,6 +21,7 @@ from rota.store import Claim, NewRun, Outcome
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres import runs
 from rota.stores.postgres.pool import Connection
+from rota.stores.postgres.route import STATEMENTS
 from rota.stores.postgres.store import PostgresStore
 from tests.harness import KINDS, Databases, execute
 from tests.store.conftest import emptied
@@ -229,7 +230,7 @@ async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent) -> None:
 
 
 def test_the_driver_keeps_every_statement_prepared() -> None:
-    """It prepares those above 15 KiB each time anew, and forgets the oldest of more than 100.
+    """It prepares those above 15 KiB each time anew, and forgets the oldest of more than it is told to keep.
 
     Those of a diagnosis are asked on a connection of its own, which prepares nothing ahead.
     """
@@ -241,7 +242,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
         *(runs._claim_query(n) for n in (1, 4, 16)),
     }
     assert max(len(sql) for sql in statements) < 15 * 1024
-    assert len(statements) < 100
+    assert len(statements) < STATEMENTS
 
 
 # -- updates within the page ---------------------------------------------------------------------------

@@ -36,14 +36,22 @@ QUICK = {"beat": 0.2, "lease": 1.0, "dead_after": 1.5}
 
 REPLICA = """
 import asyncio, json, sys
+from rota.errors import StoreUnavailable
 from rota.settings import Settings
 from rota.stores.sqlite import SQLiteStore
 async def main():
     store = SQLiteStore(Settings(url=sys.argv[1], **json.loads(sys.argv[2])))
     line = await store.join("child", "here", 1, ["a"])
     print(line.replica_id, (await line.beat(holding=False)).caretaker, flush=True)
-    while (await line.beat(holding=False)).alive:
+    number, alive = line.replica_id, True
+    while alive:
         await asyncio.sleep(0.1)
+        try:
+            alive = (await line.beat(holding=False)).alive
+        except StoreUnavailable:  # frozen in the middle of one
+            await line.close()
+            line = await store.join("child", "here", 1, ["a"], resume=number)
+            alive = line.replica_id == number
     print("deposed", flush=True)
 asyncio.run(main())
 """

@@ -21,6 +21,8 @@ import asyncpg
 from rota.errors import PooledConnection, StoreUnavailable
 from rota.stores.postgres.pool import Connection, begun
 
+STATEMENTS = 250
+"""How many prepared statements a connection keeps: more than we have."""
 _LOOKS, _PATIENCE = 5, 3.0
 # What a process ran last; null where the server does not track that.
 _OVERHEARD = """
@@ -49,10 +51,9 @@ def lasting(settings: dict[str, str]) -> str:
 
 def options(route: Route, tag: str, settings: dict[str, str]) -> dict[str, Any]:
     """What the driver is told about a connection that goes this way."""
-    if route is Route.DIRECT:
-        return {"server_settings": settings | {"application_name": tag}}
-    named: dict[str, Any] = {"server_settings": {"application_name": tag}}
-    return named if route is Route.SESSION else named | {"statement_cache_size": 0}
+    kept = 0 if route is Route.TRANSACTION else STATEMENTS
+    given = settings if route is Route.DIRECT else {}
+    return {"server_settings": given | {"application_name": tag}, "statement_cache_size": kept}
 
 
 async def connect(route: Route, url: str, tag: str, settings: dict[str, str], **more: Any) -> Connection:
