@@ -10,7 +10,8 @@ from rota.errors import BadExpression, BadInput
 from rota.expression import read_interval
 from rota.timetable import zone_rules
 
-_FIRST, _END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9997, 1, 1, tzinfo=UTC)
+FIRST, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9997, 1, 1, tzinfo=UTC)
+"""Between these is what every store keeps and gives back."""
 _RELATIVE = re.compile(r"([+-])\s*(\d.*)")
 
 
@@ -25,9 +26,9 @@ def read_moment(text: str, timezone: str | None, now: datetime) -> datetime:
             return now + seconds if relative[1] == "+" else now - seconds
         instant = _absolute(text, zone_rules(timezone))
     except OverflowError:
-        instant = _FIRST - timedelta(days=1)
-    if not _FIRST <= instant < _END:
-        raise BadInput(f"{text!r} is outside the years {_FIRST.year} to {_END.year - 1}")
+        instant = FIRST - timedelta(days=1)
+    if not FIRST <= instant < END:
+        raise BadInput(f"{text!r} is outside the years {FIRST.year} to {END.year - 1}")
     return instant
 
 
