@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from rota import BadInput, Context, NotOpen, Rota, Run, RunFailed, StoreUnavailable, Timeout, current_context
+from rota.portal import Portal
 from tests.harness import execute
 
 
@@ -219,6 +220,33 @@ def test_it_opens_once_at_a_time(url: str) -> None:
                 with opening:
                     pass
         assert app.wait(app.wait(app.jobs["shout"].enqueue("still open")).result(30)) == "STILL OPEN"
+
+
+def test_of_two_threads_that_open_it_at_once_one_does(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, inside, two = with_jobs(url), threading.Event(), threading.Event()
+
+    class Slow(Portal):
+        def __init__(self) -> None:
+            (two if inside.is_set() else inside).set()
+            two.wait(0.5)  # nobody else gets here meanwhile
+            super().__init__()
+
+    monkeypatch.setattr("rota.door.Portal", Slow)
+    over = threading.Event()
+
+    def first() -> None:
+        with app.client():
+            over.wait(30)
+
+    other = threading.Thread(target=first)
+    other.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(BadInput, match="open already"):
+            app.client().__enter__()
+    finally:
+        over.set()
+        other.join()
 
 
 def test_a_run_in_a_thread_enqueues_as_the_parent(url: str) -> None:
