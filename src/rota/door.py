@@ -49,8 +49,8 @@ class Door(ABC):
             background.close()
 
     def open_until_exit(self) -> Self:
-        """Run as a replica in the background from now on, and stop when the process exits: for servers that leave no
-        place for `with`."""
+        """Run as a replica in the background from now on, and stop when the process exits, once its main thread has
+        ended: for servers that leave no place for `with`."""
         Background(self).open_until_exit(self._exit_patience())
         return self
 

@@ -359,6 +359,26 @@ threading.Timer(0.2, go.set).start()
     assert await execute(url, "select count(*) from replicas") == [(0,)]
 
 
+async def test_what_is_at_work_at_the_exit_still_has_threads_to_finish_with(url: str) -> None:
+    code = """
+import asyncio
+started = threading.Event()
+@app.job
+async def slow() -> str:
+    started.set()
+    while not threading._SHUTTING_DOWN:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    return await asyncio.to_thread(str.upper, "done")
+app.open_until_exit()
+app.wait(slow.enqueue())
+assert started.wait(30)
+"""
+    done = await asyncio.to_thread(python, code, url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert await execute(url, "select state from job_runs") == [("succeeded",)]
+
+
 async def test_an_exit_does_not_hang_on_what_was_left_open(url: str) -> None:
     done = await asyncio.to_thread(python, "app.__enter__()\napp.wait(shout.enqueue('a'))\n", url)
     assert (done.returncode, done.stderr) == (0, "")
