@@ -17,7 +17,7 @@ from rota.arguments import Arguments
 from rota.caller import Connection
 from rota.context import Context, current_context, detached_context
 from rota.errors import BadInput
-from rota.moment import END, FIRST
+from rota.moment import check_instant
 from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.store import JobRow, NewRun
@@ -79,11 +79,9 @@ class Options:
             )
         if not _storable(f"{self.key}{self.correlation_id}"):
             raise BadInput("key and correlation_id must not contain the character NUL, nor half of a surrogate pair")
-        if self.run_at is not None and self.run_at.tzinfo is None:
-            raise BadInput(f"run_at {self.run_at} has no time zone; use an aware datetime such as datetime.now(UTC)")
-        # Postgres would keep it, and nobody could read that row, or a list with it, again.
-        if self.run_at is not None and not FIRST <= self.run_at < END:
-            raise BadInput(f"run_at {self.run_at} is outside the years {FIRST.year} to {END.year - 1}")
+        # Postgres would keep what is out of range, and nobody could read that row, or a list with it, again.
+        if self.run_at is not None:
+            check_instant("run_at", self.run_at)
         if not 0 <= self.seconds <= _LONGEST:
             raise BadInput(f"delay must not be negative, nor above 1000 years: {self.delay}")
         if self.priority is not None:

@@ -331,3 +331,20 @@ def test_what_a_store_could_not_give_back_is_refused_before_it_is_stored(options
 
     with pytest.raises(BadInput):
         work.using(**options)
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+async def test_a_tick_at_the_end_of_all_time_is_refused_and_stops_nobody(url: str, moment: datetime) -> None:
+    app = Rota(url)
+
+    @app.every("1h")
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        [schedule] = await app.schedules()
+        with pytest.raises(BadInput, match=r"due_at .* (no time zone|outside the years)"):
+            await schedule.trigger(moment)
+        with pytest.raises(BadInput, match=r"next_run_at .* (no time zone|outside the years)"):
+            await schedule.update(next_run_at=moment)
+        assert await (await schedule.trigger()).result(30) == "done"
