@@ -328,7 +328,7 @@ class Rota(Leading, Door):
         wanted = list(calls)
         if not wanted:
             return []
-        within = _connection_of(wanted, connection)
+        within = _connection_of(self, wanted, connection)
         runs = [call.new_run() for call in wanted]
         if within is not None:
             # Nobody can see them before the commit, and the commit itself tells the replicas.
@@ -350,7 +350,7 @@ class Rota(Leading, Door):
         wanted = list(calls)
         if not wanted:
             return []
-        within = _connection_of(wanted, connection)
+        within = _connection_of(self, wanted, connection)
         if within is None:
             return self.wait(self.enqueue_many(wanted))
         return self._handles(wanted, self._any_store().enqueue_sync([call.new_run() for call in wanted], within))
@@ -411,7 +411,7 @@ class Rota(Leading, Door):
         return self._keeper
 
 
-def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
+def _connection_of(app: Rota, calls: list[Call[Any]], given: Any) -> Any:
     """The one transaction that all of these are to be part of: the one given, or that of a transactional run."""
     for call in calls:
         own = call.options.connection
@@ -419,7 +419,8 @@ def _connection_of(calls: list[Call[Any]], given: Any) -> Any:
             raise BadInput("runs that are enqueued together must have the same connection=")
         given = given if own is None else own
     context = current_context()
-    if given is None and context is not None:
+    # A run of another app has its transaction in that one's database, where nobody would look for runs of this one.
+    if given is None and context is not None and context._app is app:
         given = context.connection
     return given
 

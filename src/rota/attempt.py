@@ -33,6 +33,7 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.settled = False
         self.context = Context(claim, member, report)
+        self.context._app = job.app
         if not job.is_async:
             self.context._stop = threading.Event()
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -37,6 +38,7 @@ class Background(Generic[A]):
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._executor: ThreadPoolExecutor | None = None
         self._thread = threading.Thread(target=self._main, name="rota-background", daemon=True)
 
     def open(self) -> A:
@@ -62,8 +64,10 @@ class Background(Generic[A]):
             raise failure
 
     def open_until_exit(self, patience: float) -> A:
+        if sys.version_info[:2] == (3, 12):
+            self._executor = _started()
         opened = self.open()
-        atexit.register(self.close, patience)
+        _before_exit(lambda: self.close(patience))
         return opened
 
     def _stop(self) -> None:
@@ -93,11 +97,37 @@ class Background(Generic[A]):
 
     async def _live(self) -> None:
         self._task = asyncio.current_task()
+        if self._executor is not None:
+            asyncio.get_running_loop().set_default_executor(self._executor)
         if self._over.is_set():
             raise asyncio.CancelledError
         async with self._what as opened:
             self._opened.set_result(opened)
             await self._over.wait()
+
+
+def _before_exit(call: Callable[[], None]) -> None:
+    """When the main thread ends, and before the interpreter shuts down the executors of all others: what is still at
+    work is to finish, and may need them, for `asyncio.to_thread` or to look up a host."""
+
+    def reported() -> None:
+        try:
+            call()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # not raised: others have something to do at the exit too
+
+    # The executors' own was registered when they were imported; the last one registered is called first.
+    register = getattr(threading, "_register_atexit", atexit.register)
+    register(reported)
+
+
+def _started() -> ThreadPoolExecutor:
+    """An executor that has its threads: once its main thread has ended, Python 3.12 starts none."""
+    size = min(32, (os.cpu_count() or 1) + 4)
+    executor, together = ThreadPoolExecutor(size, "rota-background"), threading.Barrier(size)
+    for _ in range(size):
+        executor.submit(together.wait)
+    return executor
 
 
 class Opening(Generic[A]):
@@ -133,5 +163,5 @@ class Opening(Generic[A]):
             background.close()
 
     def open_until_exit(self) -> A:
-        """Open it now, in the background, and close it when the process exits."""
+        """Open it now, in the background, and close it when the process exits: when its main thread has ended."""
         return Background(self._make()).open_until_exit(self._patience)

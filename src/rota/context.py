@@ -52,13 +52,14 @@ class TickInfo:
 class Context:
     """One attempt of one run. A handler asks for it by a first parameter annotated `Context`."""
 
-    __slots__ = ("_claim", "_member", "_report", "_stop", "connection")
+    __slots__ = ("_app", "_claim", "_member", "_report", "_stop", "connection")
 
     def __init__(
         self, claim: Claim, member: Member = _NOBODY, report: Callable[[Claim, str], None] | None = None
     ) -> None:
         self._claim, self._member, self._report = claim, member, report
         self._stop: threading.Event | None = None
+        self._app: object = None
         self.connection: Any = None
         """With `transactional=True`: the connection in whose transaction the run will be completed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -22,6 +23,7 @@ class Door(ABC):
     settings: Settings
     _portal: Portal | None = None
     _background: Background[Any] | None = None
+    _opening = threading.Lock()
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -47,8 +49,8 @@ class Door(ABC):
             background.close()
 
     def open_until_exit(self) -> Self:
-        """Run as a replica in the background from now on, and stop when the process exits: for servers that leave no
-        place for `with`."""
+        """Run as a replica in the background from now on, and stop when the process exits, once its main thread has
+        ended: for servers that leave no place for `with`."""
         Background(self).open_until_exit(self._exit_patience())
         return self
 
@@ -74,8 +76,9 @@ class Door(ABC):
     @contextmanager
     def _entrance(self) -> Iterator[Portal]:
         """One at a time opens it; until it is closed again it is that one's."""
-        self._refuse_if_open()
-        self._portal = portal = Portal()
+        with self._opening:
+            self._refuse_if_open()
+            self._portal = portal = Portal()
         try:
             yield portal
         finally:

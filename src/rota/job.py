@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import math
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rota.arguments import Arguments
 from rota.caller import Connection
 from rota.context import Context, current_context, detached_context
 from rota.errors import BadInput
+from rota.moment import check_instant
 from rota.policy import Breaker, Retry
 from rota.run import Run
 from rota.store import JobRow, NewRun
@@ -32,6 +32,7 @@ R_co = TypeVar("R_co", covariant=True)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 RESERVED_KEY = "schedule:"
 NEVER = Retry(attempts=0)
+_LONGEST = 1000 * 366 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +77,26 @@ class Options:
                 f"key {self.key[:60]!r} must have 1 to 500 characters and not begin with {RESERVED_KEY!r}, "
                 "which is for ticks"
             )
-        if "\x00" in f"{self.key}{self.correlation_id}":
-            raise BadInput("key and correlation_id must not contain the character NUL")
-        if self.run_at is not None and self.run_at.tzinfo is None:
-            raise BadInput(f"run_at {self.run_at} has no time zone; use an aware datetime such as datetime.now(UTC)")
-        if not 0 <= self.seconds < math.inf:
-            raise BadInput(f"delay must not be negative, nor endless: {self.delay}")
+        if not _storable(f"{self.key}{self.correlation_id}"):
+            raise BadInput("key and correlation_id must not contain the character NUL, nor half of a surrogate pair")
+        # Postgres would keep what is out of range, and nobody could read that row, or a list with it, again.
+        if self.run_at is not None:
+            check_instant("run_at", self.run_at)
+        if not 0 <= self.seconds <= _LONGEST:
+            raise BadInput(f"delay must not be negative, nor above 1000 years: {self.delay}")
         if self.priority is not None:
             check_priority(self.priority)
 
     @property
     def seconds(self) -> float:
         return self.delay.total_seconds() if isinstance(self.delay, timedelta) else float(self.delay)
+
+
+def _storable(text: str) -> bool:
+    try:
+        return b"\x00" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 class Call(Generic[R_co]):

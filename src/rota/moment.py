@@ -11,7 +11,16 @@ from rota.expression import read_interval
 from rota.timetable import zone_rules
 
 _FIRST, _END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9997, 1, 1, tzinfo=UTC)
+"""Between these is what every store keeps and gives back."""
 _RELATIVE = re.compile(r"([+-])\s*(\d.*)")
+
+
+def check_instant(what: str, instant: datetime) -> None:
+    """`BadInput` for one without a zone, or that a store would not give back as it was."""
+    if instant.tzinfo is None:
+        raise BadInput(f"{what} {instant} has no time zone; use an aware datetime such as datetime.now(UTC)")
+    if not _FIRST <= instant < _END:
+        raise BadInput(f"{what} {instant} is outside the years {_FIRST.year} to {_END.year - 1}")
 
 
 def read_moment(text: str, timezone: str | None, now: datetime) -> datetime:

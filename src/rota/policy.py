@@ -39,14 +39,15 @@ class Retry:
     give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.attempts < 0 or self.base < 0 or self.longest < 0:
+        if not (self.attempts >= 0 and self.base >= 0 and self.longest >= 0):  # not even what is no number
             raise BadInput(f"retry cannot have anything below 0: {self}")
 
     def pause(self, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt after attempt number `attempt` failed; None when there is none."""
         if attempt > self.attempts or isinstance(error, self.give_up_on) or not isinstance(error, self.on):
             return None
-        ceiling = min(self.longest, self.base * 2.0 ** min(attempt - 1, 60))
+        # A store does not keep every time that there is; after a year nobody waits for it any more.
+        ceiling = min(self.longest, _YEAR, self.base * 2.0 ** min(attempt - 1, 60))
         return random.uniform(0, ceiling) if self.jitter else ceiling
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from rota.errors import BadInput, BadParameters, NotFound, StaleWrite
 from rota.job import check_priority
+from rota.moment import check_instant
 from rota.options import ScheduleChanges
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
@@ -135,8 +136,8 @@ class Schedule:
 
     async def trigger(self, due_at: datetime | None = None) -> Run[Any]:
         """A run now, besides the schedule's own; with `due_at` the run of that tick, which exists once only."""
-        if due_at is not None and due_at.tzinfo is None:
-            raise BadInput(f"due_at {due_at} has no time zone")
+        if due_at is not None:
+            check_instant("due_at", due_at)
         made = await self._app.store.trigger(self.row.id, due_at)
         self._app.hint("schedules")
         return Run(self._app, made.id, self.row.job_id, created=made.created)
@@ -162,6 +163,8 @@ def checked_changes(row: ScheduleRow, changes: dict[str, Any]) -> dict[str, Any]
     known = {*_EDITABLE, "skip_if_older_than", "next_run_at"}
     if unknown := sorted(changes.keys() - known):
         raise BadInput(f"a schedule has no field {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    if changes.get("next_run_at") is not None:
+        check_instant("next_run_at", changes["next_run_at"])
     basis: dict[str, Any] = {"cron": "every 1s"}
     if changes.keys() & {"cron", "timezone"}:
         basis = {"cron": row.cron, "timezone": row.timezone}

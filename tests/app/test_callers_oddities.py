@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 from rota import BadInput, Job, Misconfigured, NotOpen, Rota, SchemaMismatch, StoreUnavailable
-from rota.stores.sqlite.caller import refuse_unable
+from rota.stores.sqlite.caller import CallersSession, refuse_unable
 from tests.app.callers import APSW, Django, calling, path_of
 from tests.app.test_callers_transaction import UNHURRIED
 from tests.harness import Databases, execute
@@ -272,6 +272,47 @@ async def test_who_comes_second_with_a_key_waits_for_the_first_to_end(postgres: 
         two = await waiting
     assert (two.id == one.id, two.created) == (commits, not commits)
     assert await execute(postgres, "select id from ready") == [(two.id,)]
+
+
+async def test_two_that_make_the_same_keys_in_opposite_orders_do_not_block_each_other(postgres: str) -> None:
+    app, mail = declared(postgres)
+    await tables(postgres)
+
+    def make(*keys: str) -> list[bool]:
+        with psycopg.connect(postgres) as connection:
+            calls = [mail.using(key=key).call("ada") for key in keys]
+            return [run.created for run in app.enqueue_many_sync(calls, connection=connection)]
+
+    with psycopg.connect(postgres) as holds:
+        mail.using(connection=holds, key="m").enqueue_sync("grace")
+        both = [asyncio.create_task(asyncio.to_thread(make, *keys)) for keys in ("amz", "zma")]
+        while len(await execute(postgres, "select from pg_stat_activity where wait_event_type = 'Lock'")) < 2:
+            assert not any(one.done() for one in both)
+            await asyncio.sleep(0.01)
+        holds.rollback()
+        assert sorted(await asyncio.gather(*both)) == [[False] * 3, [True] * 3]
+
+
+async def test_a_commit_that_fails_leaves_no_transaction_to_who_began_none(
+    sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, mail = declared(sqlite)
+    await tables(sqlite)
+    connection = sqlite3.connect(path_of(sqlite), isolation_level=None)
+    plain = CallersSession.execute
+
+    def full_disk(self: CallersSession, sql: str, values: Any = ()) -> Any:
+        if sql == "commit":
+            raise sqlite3.OperationalError("disk I/O error")
+        return plain(self, sql, values)
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(CallersSession, "execute", full_disk)
+        with pytest.raises(sqlite3.OperationalError, match="disk"):
+            mail.using(connection=connection).enqueue_sync("ada")
+    assert not connection.in_transaction
+    connection.close()
+    assert await execute(sqlite, "select count(*) from job_runs") == [(0,)]
 
 
 # -- programs without an event loop --------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -306,3 +306,45 @@ async def test_however_often_the_stop_is_cancelled_what_was_done_is_recorded(url
     async with app.client():
         [row] = await app.store.get_runs(runs)
     assert (row.state, row.attempt) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_at": datetime.min.replace(tzinfo=UTC)},
+        {"run_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))},
+        {"run_at": datetime.max.replace(tzinfo=UTC)},
+        {"run_at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))},
+        {"delay": 2.6e11},
+        {"delay": timedelta.max},
+        {"delay": float("nan")},
+        {"key": "half of \ud83d"},
+        {"correlation_id": "\ud83d"},
+    ],
+    ids=str,
+)
+def test_what_a_store_could_not_give_back_is_refused_before_it_is_stored(options: dict[str, Any]) -> None:
+    app = Rota("sqlite:///never-opened.db")
+
+    @app.job()
+    async def work() -> None: ...
+
+    with pytest.raises(BadInput):
+        work.using(**options)
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+async def test_a_tick_at_the_end_of_all_time_is_refused_and_stops_nobody(url: str, moment: datetime) -> None:
+    app = Rota(url)
+
+    @app.every("1h")
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        [schedule] = await app.schedules()
+        with pytest.raises(BadInput, match=r"due_at .* (no time zone|outside the years)"):
+            await schedule.trigger(moment)
+        with pytest.raises(BadInput, match=r"next_run_at .* (no time zone|outside the years)"):
+            await schedule.update(next_run_at=moment)
+        assert await (await schedule.trigger()).result(30) == "done"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from rota import BadInput, Context, NotOpen, Rota, Run, RunFailed, StoreUnavailable, Timeout, current_context
+from rota.portal import Portal
 from tests.harness import execute
 
 
@@ -221,6 +222,33 @@ def test_it_opens_once_at_a_time(url: str) -> None:
         assert app.wait(app.wait(app.jobs["shout"].enqueue("still open")).result(30)) == "STILL OPEN"
 
 
+def test_of_two_threads_that_open_it_at_once_one_does(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, inside, two = with_jobs(url), threading.Event(), threading.Event()
+
+    class Slow(Portal):
+        def __init__(self) -> None:
+            (two if inside.is_set() else inside).set()
+            two.wait(0.5)  # nobody else gets here meanwhile
+            super().__init__()
+
+    monkeypatch.setattr("rota.door.Portal", Slow)
+    over = threading.Event()
+
+    def first() -> None:
+        with app.client():
+            over.wait(30)
+
+    other = threading.Thread(target=first)
+    other.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(BadInput, match="open already"):
+            app.client().__enter__()
+    finally:
+        over.set()
+        other.join()
+
+
 def test_a_run_in_a_thread_enqueues_as_the_parent(url: str) -> None:
     app = Rota(url)
 
@@ -329,6 +357,26 @@ threading.Timer(0.2, go.set).start()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert await execute(url, "select state from job_runs") == [("succeeded",)]
     assert await execute(url, "select count(*) from replicas") == [(0,)]
+
+
+async def test_what_is_at_work_at_the_exit_still_has_threads_to_finish_with(url: str) -> None:
+    code = """
+import asyncio
+started = threading.Event()
+@app.job
+async def slow() -> str:
+    started.set()
+    while not threading._SHUTTING_DOWN:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    return await asyncio.to_thread(str.upper, "done")
+app.open_until_exit()
+app.wait(slow.enqueue())
+assert started.wait(30)
+"""
+    done = await asyncio.to_thread(python, code, url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert await execute(url, "select state from job_runs") == [("succeeded",)]
 
 
 async def test_an_exit_does_not_hang_on_what_was_left_open(url: str) -> None:

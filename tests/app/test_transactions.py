@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -12,7 +13,7 @@ import pytest
 from rota import BadInput, Context, Retry, Rota, RunFailed
 from rota.store import RunFilter
 from tests.app.waiting import until
-from tests.harness import execute
+from tests.harness import Databases, execute
 
 
 async def _write(connection: Any, n: int) -> None:
@@ -133,3 +134,27 @@ def test_a_plain_function_cannot_be_transactional() -> None:
 
         @app.job(transactional=True)
         def plain() -> None: ...
+
+
+async def test_a_run_of_another_app_is_made_in_that_ones_database(
+    url: str, databases: Databases, tmp_path: Path
+) -> None:
+    kind = "sqlite" if url.startswith("sqlite:") else "postgres"
+    (tmp_path / "elsewhere").mkdir()
+    here, there = Rota(url), Rota(databases.new(kind, tmp_path / "elsewhere"))
+
+    @there.job()
+    async def ship() -> None: ...
+
+    @here.job()
+    async def mail() -> None: ...
+
+    @here.job(transactional=True)
+    async def book() -> None:
+        await ship.enqueue()
+        await mail.enqueue()
+
+    async with there.client(), here:
+        await (await book.enqueue()).result(30)
+        assert {row.job_id for row in await here.store.find_runs(RunFilter())} == {"book", "mail"}
+        assert [row.job_id for row in await there.store.find_runs(RunFilter())] == ["ship"]

@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from rota.scheduler import Scheduler
-from rota.store import Claim, NewRun, Outcome
+from rota.store import Claim, NewRun, Outcome, RunFilter
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres import runs
 from rota.stores.postgres.pool import Connection
@@ -502,3 +502,18 @@ def test_the_hot_statements_walk_their_index(found: Found, name: str, when: str)
 @pytest.mark.parametrize(("name", "most"), [(name, most) for name, _, most in EFFORTS])
 def test_the_effort_is_that_of_what_is_taken(found: Found, name: str, most: int, when: str) -> None:
     assert 0 < found.pages[when, name] < most
+
+
+async def test_the_runs_that_follow_one_are_found_by_their_index(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(url) as store:
+        await execute(
+            url,
+            "insert into rota.job_runs (job_id, correlation_id, state, run_at) "
+            "select 'work', x::text, 'succeeded', '2020-01-01' from generate_series(1, 20000) as x",
+        )
+        await execute(url, "analyze rota.job_runs")
+        monkeypatch.setitem(pg.QUERIES, "find_runs", f"explain {pg.QUERIES['find_runs']}")
+        monkeypatch.setattr(runs, "_run_row", lambda row: row[0])
+        for root in ("7", "an-order"):
+            plan = [str(line) for line in await store.find_runs(RunFilter(correlation_id=root))]
+            assert any("job_runs_correlation" in line for line in plan), plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
@@ -78,6 +79,17 @@ async def test_a_tick_that_was_summed_up_as_missed_leaves_the_sum(url: str) -> N
         assert stretch.missed_count == 2
         ticks = [row for row in rows if row.missed_count is None and row.due_at and row.due_at > tick(0)]
         assert len(ticks) + stretch.missed_count == 6
+
+
+async def test_a_sum_of_missed_ticks_never_falls_below_nothing(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        await hour(url, 4)
+        await fire(store)
+        # As after a change to `*/15 * * * *`, whose ticks were not the ones that were missed.
+        await store.trigger_ticks(made.id, [tick(1) + timedelta(minutes=15 * n) for n in range(8)])
+        assert [row.missed_count for row in await ledger(store, made.id) if row.missed_count is not None] == [0]
 
 
 async def test_the_ledger_is_read_by_time(url: str) -> None:

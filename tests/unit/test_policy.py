@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -214,3 +215,12 @@ def test_policies_that_cannot_work_are_refused() -> None:
     for make in (lambda: Retry(attempts=-1), lambda: Breaker(failures=0), lambda: Breaker(pause=0)):
         with pytest.raises(BadInput):
             make()
+
+
+def test_a_pause_between_attempts_is_one_that_a_store_can_keep() -> None:
+    endless = Retry(attempts=100, base=1e300, longest=math.inf, jitter=False)
+    assert endless.pause(100, ValueError()) == 366 * 86400
+    with pytest.raises(BadInput):
+        Retry(base=math.nan)
+    with pytest.raises(BadInput):
+        Retry(longest=math.nan)

@@ -130,14 +130,15 @@ def _all_or_none(db: Session, runs: Sequence[NewRun]) -> list[Enqueued]:
     db.execute("savepoint rota_enqueue" if within else "begin immediate")
     try:
         made = enqueue(db, runs)
+        if not left_open:
+            db.execute("release rota_enqueue" if within else "commit")
+        return made
     except BaseException:
+        # Also after a commit that failed: a transaction that the caller did not begin must not be left to it.
         if db.connection.in_transaction:
             for undo in ("rollback to rota_enqueue", "release rota_enqueue") if within else ("rollback",):
                 db.execute(undo)
         raise
-    if not left_open:
-        db.execute("release rota_enqueue" if within else "commit")
-    return made
 
 
 @contextmanager

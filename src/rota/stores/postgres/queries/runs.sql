@@ -61,7 +61,8 @@ made as (
     select g.id, g.job_id, g.key, coalesce(g.correlation_id, g.id::text), g.parent_id, g.parameters::json, g.priority,
            coalesce(g.run_at, now + g.delay * interval '1 second', now), now
     from given g cross join clock
-    order by g.n
+    -- Two that make the same keys at once wait for each other in one order, whatever theirs is.
+    order by g.key, g.n
     on conflict do nothing
     returning id, run_at
 ),

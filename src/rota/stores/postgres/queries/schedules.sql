@@ -93,10 +93,10 @@ select id from rota.job_runs where config_id = $1 and idempotency_key = $2
 
 -- name: trigger.missed
 -- Ticks that were summed up as missed have rows of their own now. Keys sort as their instants do, and '.' comes after
--- the '-' of a stretch's.
+-- the '-' of a stretch's. An expression that was changed since may have more ticks in it than were missed.
 update rota.job_runs s
-set missed_count = s.missed_count - (
-    select count(*) from unnest($2::timestamptz[]) as t (due_at) where t.due_at between s.missed_from and s.missed_to)
+set missed_count = greatest(0, s.missed_count - (
+    select count(*) from unnest($2::timestamptz[]) as t (due_at) where t.due_at between s.missed_from and s.missed_to))
 where s.config_id = $1 and s.idempotency_key < $3 and s.missed_count > 0
     and exists (select from unnest($2::timestamptz[]) as t (due_at) where t.due_at between s.missed_from and s.missed_to)
 

@@ -72,10 +72,10 @@ select id from job_runs where config_id = ?1 and idempotency_key = ?2
 
 -- name: trigger.missed
 -- Ticks that were summed up as missed have rows of their own now. Keys sort as their instants do, and '.' comes after
--- the '-' of a stretch's.
+-- the '-' of a stretch's. An expression that was changed since may have more ticks in it than were missed.
 update job_runs
-set missed_count = missed_count - (
-    select count(*) from json_each(?2) t where t.value between job_runs.missed_from and job_runs.missed_to)
+set missed_count = max(0, missed_count - (
+    select count(*) from json_each(?2) t where t.value between job_runs.missed_from and job_runs.missed_to))
 where config_id = ?1 and idempotency_key < ?3 and missed_count > 0
     and exists (select 1 from json_each(?2) t where t.value between job_runs.missed_from and job_runs.missed_to)
 
