@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 
-from rota import Context, Rota
+from rota import Context, NotFound, Rota
 
 rota = Rota()  # the database in ROTA_URL, else the file rota.db
 
@@ -37,5 +37,8 @@ async def place_order(number: int) -> dict[str, int]:
 
 @api.get("/runs/{run_id}")
 async def show_run(run_id: int) -> dict[str, str | None]:
-    row = await rota.run(run_id).row()
-    return {"state": row.state, "result": row.result}
+    try:
+        row = await rota.run(run_id).row()
+    except NotFound as error:
+        raise HTTPException(404, str(error)) from None
+    return {"state": row.state, "result": row.result}  # the result is JSON text

@@ -3,7 +3,7 @@
 from flask import Flask
 from flask.typing import ResponseReturnValue
 
-from rota import Rota
+from rota import NotFound, Rota
 
 rota = Rota()  # the database in ROTA_URL, else the file rota.db
 web = Flask(__name__)
@@ -22,5 +22,8 @@ def place_order(number: int) -> ResponseReturnValue:
 
 @web.get("/runs/<int:run_id>")
 def show_run(run_id: int) -> ResponseReturnValue:
-    row = rota.wait(rota.run(run_id).row(), timeout=10)
-    return {"state": row.state, "result": row.result}
+    try:
+        row = rota.wait(rota.run(run_id).row(), timeout=10)
+    except NotFound as error:
+        return {"error": str(error)}, 404
+    return {"state": row.state, "result": row.result}  # the result is JSON text

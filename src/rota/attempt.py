@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from rota.store import Claim, NewRun, Outcome
 StopReason = Literal["cancelled", "timeout", "shutdown", "lost"]
 _ERROR_LENGTH = 8000
 _MAX_RESULT = 1_000_000
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 class Attempt:
@@ -109,6 +111,9 @@ class Attempt:
 def _describe(error: BaseException) -> str:
     """The last line first, since that is what people look for; the way there below it."""
     head = "".join(traceback.format_exception_only(error)).strip()
-    trail = "".join(traceback.format_tb(error.__traceback__))
+    begin = error.__traceback__
+    while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_OURS):
+        begin = begin.tb_next  # how rota came to call the handler tells its author nothing
+    trail = "".join(traceback.format_tb(begin or error.__traceback__))
     text = f"{head}\n\n{trail}" if trail else head
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:_ERROR_LENGTH]

@@ -135,6 +135,32 @@ async def test_some_errors_are_final_at_once(url: str, raised: Exception) -> Non
         assert (await run.row()).attempt == 1
 
 
+async def test_the_traceback_of_a_failure_begins_at_the_handler(url: str) -> None:
+    app = Rota(url)
+
+    @app.job()
+    def plain() -> None:
+        raise ValueError("boom")
+
+    @app.job()
+    async def coroutine() -> None:
+        raise ValueError("boom")
+
+    @app.job(transactional=True)
+    async def within() -> None:
+        raise ValueError("boom")
+
+    async with app:
+        for job in (plain, coroutine, within):
+            run = await job.enqueue()
+            with pytest.raises(RunFailed):
+                await run.result(30)
+            error = (await run.row()).error or ""
+            assert error.startswith("ValueError: boom\n\n  File ")
+            assert error.count("  File ") == 1
+            assert f", in {job.name}\n" in error
+
+
 async def test_a_run_that_takes_too_long_fails_whether_async_or_in_a_thread(url: str) -> None:
     app = Rota(url)
     release = threading.Event()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rota import Rota
+from rota.cli.run import address
 from rota.schema import SCHEMA
 from tests.app.waiting import until
 from tests.harness import execute
@@ -115,3 +116,15 @@ def test_a_short_soak_is_clean(url: str, tmp_path: Path) -> None:
     done = rota("soak", "--minutes", "0.15", "--kill-every", "3", "--url", url, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "clean" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://ada:secret@box:5433/shop", "Postgres at box:5433, database shop"),
+        ("postgresql://ada:secret@/shop?host=/run/postgres", "Postgres at /run/postgres, database shop"),
+        ("postgresql:///shop", "Postgres at the default socket, database shop"),
+    ],
+)
+def test_the_first_line_of_a_replica_names_the_place_and_no_password(url: str, place: str) -> None:
+    assert address(Rota(url).settings) == place

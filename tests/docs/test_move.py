@@ -31,6 +31,9 @@ def service(url: str) -> Rota:
     @app.every("1h")
     async def collect() -> None: ...
 
+    @app.job()
+    async def report(day: str) -> None: ...
+
     return app
 
 
@@ -58,6 +61,7 @@ async def test_what_operators_set_and_what_is_due_next_is_the_same_after_the_mov
 
     async with old:
         await old.schedule("close_books", "0 6 * * MON", name="typed", parameters={"branch": "south"}, priority=2)
+        await old.schedule("report", "0 6 * * MON", name="weekly", parameters={"day": "today"})
         await until(computed)
         [nightly] = await old.schedules("close_books", "default")
         await nightly.update(cron="0 4 * * *", overlap="queue")
@@ -65,8 +69,11 @@ async def test_what_operators_set_and_what_is_due_next_is_the_same_after_the_mov
         [hourly] = await old.schedules("collect")
         await hourly.pause()
         before = await schedules(old)
-    names: dict[str, Any] = {"app": old, "print": lambda *_: None}
+    await execute(old.settings.url, "insert into scheduler_configs (job_id, name, cron) values ('gone', 'x', '@daily')")
+    printed: list[tuple[object, ...]] = []
+    names: dict[str, Any] = {"app": old, "print": lambda *what: printed.append(what)}
     await eval(save, names)
+    assert printed == [("left behind:", [("gone", "x")])]
     names["app"] = new = service(databases.new("postgres", tmp_path))
     await eval(load, names)
     async with new:  # declares once more, as every later start does

@@ -29,6 +29,7 @@ async def test_a_request_enqueues_and_the_job_runs_while_the_lifespan_lasts(serv
                 "state": "succeeded",
                 "result": '"order 7 is on its way"',
             }
+            assert (await client.get("/runs/99")).status_code == 404
             assert len(await rota.store.list_replicas()) == 1
     async with rota.client():
         assert await rota.store.list_replicas() == []

@@ -41,6 +41,7 @@ def test_a_request_enqueues_and_the_job_runs_in_the_background(service: ModuleTy
             "state": "succeeded",
             "result": '"order 7 is on its way"',
         }
+        assert client.get("/runs/99").status_code == 404
 
 
 def test_a_request_to_a_service_that_nobody_opened_fails_with_the_way_out(service: ModuleType) -> None:

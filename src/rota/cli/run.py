@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from rota import Rota, Settings
 from rota.leader import EXIT_LOST, exiting
@@ -47,5 +47,6 @@ def address(settings: Settings) -> str:
     if settings.url.startswith("sqlite:"):
         return f"SQLite file {settings.url.removeprefix('sqlite:///')}"
     parts = urlsplit(settings.url)
-    place = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or "the default socket"
+    named = dict(parse_qsl(parts.query)).get("host")  # how a socket's folder is given
+    place = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or named or "the default socket"
     return f"Postgres at {place}, database {parts.path.strip('/') or 'of the user'}"
