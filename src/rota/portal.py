@@ -7,10 +7,12 @@ belongs to the process that made it. A forked child has neither the loop's threa
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from math import inf
 from typing import Any, TypeVar
 
@@ -52,7 +54,10 @@ class Portal:
             self._check_thread()
             future = self._submit(coroutine)
         except BaseException:
-            coroutine.close()
+            # By Ctrl-C it may have been handed over already, and be at work in the loop's thread.
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                with suppress(ValueError):
+                    coroutine.close()
             raise
         try:
             return self._result(future, timeout)

@@ -422,5 +422,5 @@ with app:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-    assert process.returncode == -signal.SIGINT
+    assert process.returncode == -signal.SIGINT, said
     assert said.rstrip().endswith("KeyboardInterrupt")
