@@ -189,7 +189,7 @@ async def test_many_are_retried_by_what_they_have_in_common_once_somebody_says_y
         asked = await called("runs", "retry", "--failed", "--job", "work", "--since", "1d", "--url", url)
         assert (asked.code, asked.out.strip()) == (1, "")
         assert "Retry 3 runs (1, 2, 3)?" in asked.err
-        assert "nothing was changed" in asked.err  # nobody is there to say yes
+        assert "Nobody can be asked here: give --yes" in asked.err
         assert {row.state for row in await store.get_runs([1, 2, 3])} == {"failed"}
         said = await called("runs", "retry", "--failed", "--job", "work", "--since", "1d", "--yes", "--url", url)
         assert (said.code, said.lines) == (0, [f"run {n} queued again" for n in (1, 2, 3)])

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rota.cli.look import AsJson, Url, ago, ask, show, show_one
+from rota.cli.say import say
 from rota.contract.roles import Candidate, Seat
 from rota.errors import BadInput, NotFound
 
@@ -48,7 +49,7 @@ def step_down(
 
     seat, target = ask(url, go)
     nxt = f"; {target.name} is to lead next" if target else "; nobody else would take it, so it comes back"
-    typer.echo(f"asked {seat.holder} (replica {seat.replica_id}, term {seat.term}) to step down from {role!r}{nxt}")
+    say(f"asked {seat.holder} (replica {seat.replica_id}, term {seat.term}) to step down from {role!r}{nxt}")
 
 
 def choose(candidates: list[Candidate], seat: Seat, to: str | None) -> Candidate | None:

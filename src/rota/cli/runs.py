@@ -12,6 +12,7 @@ from rota import Settings
 from rota.cli.change import change, chosen
 from rota.cli.follow import Following, follow_all, follow_one, quietly
 from rota.cli.look import AsJson, Url, Yes, ask, lasted, show, show_one, when
+from rota.cli.say import say
 from rota.cli.story import Names, as_data, attempts, explained, progress_of, state_of, took
 from rota.cli.which import Correlation, JobOf, Key, RunId, RunIds, RunState, ScheduleOf, Since, StateOf, Which
 from rota.errors import NotFound
@@ -90,7 +91,7 @@ def show_(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
     error = None if as_json else shown.pop("error", None)
     show_one(shown, as_json=as_json)
     if error:
-        typer.echo(f"\n{error}")
+        say(f"\n{error}")
 
 
 def _document(

@@ -18,6 +18,7 @@ import typer
 from rota.baseline import read_fields, schedule_toml
 from rota.cli.look import AsJson, Url, Yes, ask, echo_json, sure
 from rota.cli.plan import print_differences
+from rota.cli.say import say
 from rota.cli.schedule_name import Named, SeveralNamed, find_schedule, label, the_schedule
 from rota.errors import BadInput, NotFound
 from rota.moment import read_duration, read_moment
@@ -76,9 +77,9 @@ def _switch(
         echo_json([{"schedule": label(r), "id": r.id, "enabled": enabled, "changed": changed} for r, changed in told])
         return
     for row, changed in told:
-        typer.echo(f"{verb}d {label(row)}" if changed else f"{label(row)} was {_already(enabled)} already")
+        say(f"{verb}d {label(row)}" if changed else f"{label(row)} was {_already(enabled)} already")
     if not told:
-        typer.echo(f"there is nothing to {verb}")
+        say(f"there is nothing to {verb}")
 
 
 def _already(enabled: bool) -> str:
@@ -160,9 +161,9 @@ def _write(row: ScheduleRow, fields: tuple[Difference, ...], url: str | None, as
     if as_json:
         echo_json({"schedule": label(row), "id": row.id, "version": now.version, "changed": fields})
     elif not fields:
-        typer.echo(f"{label(row)}: nothing to change")
+        say(f"{label(row)}: nothing to change")
     else:
-        typer.echo(f"changed {label(row)}")
+        say(f"changed {label(row)}")
         if not told:
             print_differences(fields)
 

@@ -13,6 +13,7 @@ from rota.cli.ahead import Ahead, ahead
 from rota.cli.backfill import backfill
 from rota.cli.look import AsJson, Url, ago, ask, show, show_one, spoken
 from rota.cli.plan import apply, diff, export, words
+from rota.cli.say import say
 from rota.cli.schedule_edit import edit, pause, resume
 from rota.cli.schedule_name import Named, complete, find_schedule, label
 from rota.cli.trigger import trigger
@@ -108,7 +109,7 @@ def next_(
     ticks = list(islice(ahead(timetable(cron, timezone), after, last, pending, now), count))
     show([_tick(tick, timezone, as_json) for tick in ticks], as_json=as_json, nothing="no tick until then")
     if row is not None and not as_json and (idle := _idle(row)):
-        typer.echo(f"none of these will run: {label(row)} is {idle}")
+        say(f"none of these will run: {label(row)} is {idle}")
 
 
 def _tick(tick: Ahead, timezone: str | None, as_json: bool) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from rota.cli.leader import choose
-from rota.cli.look import AsJson, Url, Yes, ago, ask, show, show_one
+from rota.cli.look import AsJson, Url, Yes, ago, ask, show, show_one, sure
+from rota.cli.say import say
 from rota.contract.roles import Seat
 from rota.contract.singletons import SingletonRow, role_of
 from rota.errors import NotFound
@@ -55,14 +56,13 @@ def show_(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 @app.command()
 def reset(name: Name, yes: Yes = False, url: Url = None) -> None:
     """Forget its state, and start its body anew. What it remembered is kept aside (`rota singletons show`)."""
-    if not yes:
-        typer.confirm(f"Forget the state of {name!r} and start it anew?", abort=True)
+    ask(url, lambda store: _find(store, name))
+    sure(f"Forget the state of {name!r} and start it anew?", yes)
 
     async def go(store: Store) -> bool:
-        await _find(store, name)
         return await store.reset_singleton(name)
 
-    typer.echo(f"{name!r} begins anew" + ("" if ask(url, go) else "; it had no state"))
+    say(f"{name!r} begins anew" + ("" if ask(url, go) else "; it had no state"))
 
 
 @app.command()
@@ -82,7 +82,7 @@ def move(
         where = target.name if target else "nobody else would take it, so it comes back"
         return f"{name!r} leaves {seat.holder} (replica {seat.replica_id}); next: {where}"
 
-    typer.echo(ask(url, go))
+    say(ask(url, go))
 
 
 async def _find(store: Store, name: str) -> SingletonRow:

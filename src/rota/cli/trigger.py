@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
+from rota.cli.say import say
 from rota.cli.schedule_name import Named, label, the_schedule
 from rota.errors import BadInput
 from rota.moment import read_moment, show_moment
@@ -52,9 +53,9 @@ def trigger(
 
 async def _announce(store: Store, row: ScheduleRow, made: Enqueued, tick: datetime | None) -> None:
     about = f"the tick {show_moment(tick, row.timezone)} of " if tick else ""
-    typer.echo(f"run {made.id} of {about}{label(row)}" + ("" if made.created else " was there already"))
+    say(f"run {made.id} of {about}{label(row)}" + ("" if made.created else " was there already"))
     if made.created and not any(row.job_id in replica.jobs for replica in await store.list_replicas()):
-        typer.echo(f"no running replica declares job {row.job_id!r}: it waits for one", err=True)
+        say(f"no running replica declares job {row.job_id!r}: it waits for one", err=True)
 
 
 async def _finished(store: Store, run_id: int, timeout: float | None) -> RunRow:
@@ -80,11 +81,11 @@ def _report(run: RunRow) -> None:
     took = ""
     if run.started_at is not None and run.finished_at is not None:
         took = f" after {spoken((run.finished_at - run.started_at).total_seconds())}"
-    typer.echo(f"run {run.id} {run.state}{took}")
+    say(f"run {run.id} {run.state}{took}")
     if run.state == "succeeded" and run.result is not None:
-        typer.echo(run.result)
+        say(run.result)
     if (why := run.error or run.reason) is not None:
-        typer.echo(why.rstrip(), err=True)
+        say(why.rstrip(), err=True)
 
 
 def _document(run: RunRow) -> dict[str, Any]:
