@@ -20,7 +20,9 @@ Role = Annotated[str, typer.Argument(help="The role, as `rota leader list` shows
 def list_(url: Url = None, as_json: AsJson = False) -> None:
     """All roles, and who leads them."""
     seats, _ = ask(url, lambda store: store.look_roles())
-    show([_row(seat, as_json) for seat in seats], as_json=as_json, nothing="no role was ever led here")
+    show(
+        [_data(seat) if as_json else _row(seat) for seat in seats], as_json=as_json, nothing="no role was ever led here"
+    )
 
 
 @app.command("show")
@@ -28,8 +30,13 @@ def show_(role: Role, url: Url = None, as_json: AsJson = False) -> None:
     """One role, and who would take it. Exits with 3 when nobody leads it."""
     seats, candidates = ask(url, lambda store: store.look_roles())
     seat = _find(seats, role)
-    others = [f"{c.name} ({c.replica_id})" for c in candidates if role in c.roles]
-    show_one(_row(seat, as_json) | {"candidates": others if as_json else ", ".join(others) or None}, as_json=as_json)
+    others = [candidate for candidate in candidates if role in candidate.roles]
+    if as_json:
+        found = [{"name": each.name, "replica_id": each.replica_id} for each in others]
+        show_one(_data(seat) | {"candidates": found}, as_json=True)
+    else:
+        named = ", ".join(f"{each.name} ({each.replica_id})" for each in others)
+        show_one(_row(seat) | {"candidates": named or None}, as_json=False)
     raise typer.Exit(0 if seat.alive else 3)
 
 
@@ -71,14 +78,25 @@ def _find(seats: list[Seat], role: str) -> Seat:
     raise NotFound(f"there is no role {role!r}; there are: {', '.join(s.role for s in seats) or 'none'}")
 
 
-def _row(seat: Seat, as_json: bool) -> dict[str, Any]:
-    leader = seat.holder if seat.alive else None
+def _data(seat: Seat) -> dict[str, Any]:
     return {
         "role": seat.role,
-        "leader": leader,
+        "leader": seat.holder if seat.alive else None,
+        "replica_id": seat.replica_id if seat.alive else None,
+        "term": seat.term,
+        "won_at": seat.won_at,
+        "elector": seat.elector,
+        "step_down": seat.step_down,
+    }
+
+
+def _row(seat: Seat) -> dict[str, Any]:
+    return {
+        "role": seat.role,
+        "leader": seat.holder if seat.alive else None,
         "replica": seat.replica_id if seat.alive else None,
         "term": seat.term,
-        "since": seat.won_at if as_json else (ago(seat.won_at) if leader else None),
+        "since": ago(seat.won_at) if seat.alive else None,
         "elector": seat.elector,
         "asked to step down": seat.step_down,
     }

@@ -16,6 +16,7 @@ from rota.cli.plan import apply, diff, export, words
 from rota.cli.say import say
 from rota.cli.schedule_edit import edit, pause, resume
 from rota.cli.schedule_name import Named, complete, find_schedule, label
+from rota.cli.story import Names, as_data
 from rota.cli.trigger import trigger
 from rota.errors import BadInput
 from rota.moment import read_moment, show_duration, show_moment
@@ -56,15 +57,17 @@ def show_(named: Named, url: Url = None, as_json: AsJson = False) -> None:
     Example: rota schedules show close_books
     """
 
-    async def go(store: Store) -> tuple[datetime, ScheduleRow, list[RunRow], list[TrippedBreaker]]:
+    async def go(store: Store) -> tuple[datetime, ScheduleRow, list[RunRow], list[TrippedBreaker], Names]:
         row = find_schedule(await store.list_schedules(), named)
         runs = await store.find_runs(RunFilter(config_id=row.id, limit=5))
-        return await store.now(), row, runs, [b for b in await store.tripped_breakers() if b.job_id == row.job_id]
+        breakers = [breaker for breaker in await store.tripped_breakers() if breaker.job_id == row.job_id]
+        return await store.now(), row, runs, breakers, Names([row], await store.list_replicas())
 
-    now, row, runs, breakers = ask(url, go)
+    now, row, runs, breakers, names = ask(url, go)
     ticks = _upcoming(row, now, 5)
     if as_json:
-        more = {"upcoming": ticks, "runs": runs, "breaker": next(iter(breakers), None), "differs": drift(row)}
+        told = [as_data(run, names, now) for run in runs]
+        more = {"upcoming": ticks, "runs": told, "breaker": next(iter(breakers), None), "differs": drift(row)}
         show_one(as_document(row) | more, as_json=True)
     else:
         show_one(_page(row, now, runs, ticks, breakers), as_json=False)

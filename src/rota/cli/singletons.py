@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from rota.cli.leader import choose
-from rota.cli.look import AsJson, Url, Yes, ago, ask, show, show_one, sure
+from rota.cli.look import AsJson, Url, Yes, ago, ask, lasted, show, show_one, sure
 from rota.cli.say import say
 from rota.contract.roles import Seat
-from rota.contract.singletons import SingletonRow, role_of
+from rota.contract.singletons import LostState, SingletonRow, role_of
 from rota.errors import NotFound
 from rota.store import Store
 
@@ -25,7 +27,8 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
     async def go(store: Store) -> list[dict[str, Any]]:
         seats = {seat.role: seat for seat in (await store.look_roles())[0]}
-        return [_row(row, seats.get(role_of(row.name)), as_json) for row in await store.list_singletons()]
+        told = _data if as_json else _row
+        return [told(row, seats.get(role_of(row.name))) for row in await store.list_singletons()]
 
     show(ask(url, go), as_json=as_json, nothing="no singleton ever ran here")
 
@@ -37,16 +40,8 @@ def show_(name: Name, url: Url = None, as_json: AsJson = False) -> None:
     async def go(store: Store) -> tuple[SingletonRow, dict[str, Any]]:
         row = await _find(store, name)
         seats = {seat.role: seat for seat in (await store.look_roles())[0]}
-        lost = [f"{kept.at:%Y-%m-%d %H:%M:%S} {kept.reason}: {kept.state}" for kept in await store.lost_states(name)]
-        return row, _row(row, seats.get(role_of(name)), as_json) | {
-            "state": row.state,
-            "saved": row.saved_at if as_json else ago(row.saved_at),
-            "expires": row.expires_at,
-            "heartbeat": row.heartbeat,
-            "expected every": row.expect_every,
-            "last error": row.last_error,
-            "kept aside": lost if as_json else "\n".join(lost) or None,
-        }
+        seat, lost = seats.get(role_of(name)), await store.lost_states(name)
+        return row, _document(row, seat, lost) if as_json else _page(row, seat, lost)
 
     row, shown = ask(url, go)
     show_one(shown, as_json=as_json)
@@ -93,16 +88,60 @@ async def _find(store: Store, name: str) -> SingletonRow:
     raise NotFound(f"there is no singleton {name!r}; there are: {', '.join(r.name for r in rows) or 'none'}")
 
 
-def _row(row: SingletonRow, seat: Seat | None, as_json: bool) -> dict[str, Any]:
+def _data(row: SingletonRow, seat: Seat | None) -> dict[str, Any]:
+    where = seat if seat is not None and seat.alive else None
+    return {
+        "name": row.name,
+        "replica": where.holder if where else None,
+        "replica_id": where.replica_id if where else None,
+        "term": seat.term if seat is not None else None,
+        "healthy": row.healthy,
+        "started_at": row.started_at,
+        "beat_at": row.beat_at,
+        "executed_at": row.executed_at,
+        "run_count": row.run_count,
+        "failure_count": row.failure_count,
+    }
+
+
+def _document(row: SingletonRow, seat: Seat | None, lost: list[LostState]) -> dict[str, Any]:
+    return _data(row, seat) | {
+        "state": None if row.state is None else msgspec.Raw(row.state.encode()),
+        "saved_at": row.saved_at,
+        "expires_at": row.expires_at,
+        "heartbeat": row.heartbeat,
+        "expect_every": row.expect_every,
+        "last_error": row.last_error,
+        "kept_aside": [msgspec.structs.asdict(kept) for kept in lost],
+    }
+
+
+def _page(row: SingletonRow, seat: Seat | None, lost: list[LostState]) -> dict[str, Any]:
+    return _row(row, seat) | {
+        "state": row.state,
+        "saved": ago(row.saved_at),
+        "expires": row.expires_at and _at(row.expires_at),
+        "heartbeat": lasted(row.heartbeat),
+        "expected every": lasted(row.expect_every),
+        "last error": row.last_error,
+        "kept aside": "\n".join(f"{_at(kept.at)} {kept.reason}: {kept.state}" for kept in lost) or None,
+    }
+
+
+def _row(row: SingletonRow, seat: Seat | None) -> dict[str, Any]:
     where = seat.holder if seat is not None and seat.alive else None
     return {
         "name": row.name,
         "runs on": where,
         "term": seat.term if seat is not None else None,
         "healthy": row.healthy,
-        "started": row.started_at if as_json else ago(row.started_at),
-        "last beat": row.beat_at if as_json else ago(row.beat_at),
-        "last executed": row.executed_at if as_json else ago(row.executed_at),
+        "started": ago(row.started_at),
+        "last beat": ago(row.beat_at),
+        "last executed": ago(row.executed_at),
         "executions": row.run_count,
         "failures": row.failure_count,
     }
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
 from rota.cli.say import say
 from rota.cli.schedule_name import Named, label, the_schedule
+from rota.cli.story import Names, as_data
 from rota.errors import BadInput
 from rota.moment import read_moment, show_moment
 from rota.results import Results
@@ -43,9 +43,13 @@ def trigger(
         [run] = await store.get_runs([made.id])
         return row, made, run
 
+    async def document(store: Store) -> dict[str, Any]:
+        names = Names([row], await store.list_replicas())
+        return {"schedule": label(row), "created": made.created, "run": as_data(run, names, await store.now())}
+
     row, made, run = ask(url, go)
     if as_json:
-        echo_json({"schedule": label(row), "created": made.created, "run": _document(run)})
+        echo_json(ask(url, document))
     elif run.state in FINISHED:
         _report(run)
     raise typer.Exit(0 if not wait or run.state == "succeeded" else 1)
@@ -86,8 +90,3 @@ def _report(run: RunRow) -> None:
         say(run.result)
     if (why := run.error or run.reason) is not None:
         say(why.rstrip(), err=True)
-
-
-def _document(run: RunRow) -> dict[str, Any]:
-    json = {name: getattr(run, name) for name in ("parameters", "result", "progress")}
-    return msgspec.structs.asdict(run) | {k: None if v is None else msgspec.json.decode(v) for k, v in json.items()}
