@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+from rota.cli.complete import replica_names, role_names
 from rota.cli.look import AsJson, Url, ago, ask, show, show_one
+from rota.cli.near import unknown
 from rota.cli.say import say
 from rota.contract.roles import Candidate, Seat
-from rota.errors import BadInput, NotFound
+from rota.errors import BadInput
 
 app = typer.Typer(help="Who leads which role, in which term; and to move one.", no_args_is_help=True)
 
-Role = Annotated[str, typer.Argument(help="The role, as `rota leader list` shows it.")]
+Role = Annotated[str, typer.Argument(help="The role, as `rota leader list` shows it.", autocompletion=role_names)]
 
 
 @app.command("list")
@@ -43,7 +45,9 @@ def show_(role: Role, url: Url = None, as_json: AsJson = False) -> None:
 @app.command("step-down")
 def step_down(
     role: Role,
-    to: Annotated[str | None, typer.Option(help="The replica to lead next: its name or its number.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The replica to lead next: its name or its number.", autocompletion=replica_names)
+    ] = None,
     url: Url = None,
 ) -> None:
     """Ask the leader to hand the role on; its hooks run first. Returns when it was asked, not when it is done."""
@@ -75,7 +79,7 @@ def _find(seats: list[Seat], role: str) -> Seat:
     for seat in seats:
         if seat.role == role:
             return seat
-    raise NotFound(f"there is no role {role!r}; there are: {', '.join(s.role for s in seats) or 'none'}")
+    raise unknown("role", role, [seat.role for seat in seats])
 
 
 def _data(seat: Seat) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rota.cli.complete import lock_names
 from rota.cli.look import AsJson, Url, Yes, ago, ask, show, sure
 from rota.cli.say import say
 from rota.contract.locks import LockHolder
@@ -14,7 +15,9 @@ from rota.store import Store
 
 app = typer.Typer(help="Locks and semaphores: who holds what, and freeing what is stuck.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="As `rota locks list` spells it, e.g. ledger or rota:key:42")]
+Name = Annotated[
+    str, typer.Argument(help="As `rota locks list` spells it, e.g. ledger or rota:key:42", autocompletion=lock_names)
+]
 
 
 @app.command("list")

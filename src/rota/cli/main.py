@@ -45,6 +45,9 @@ class _Commands(typer.Typer):
         except RotaError as error:
             complain(str(error))
             sys.exit(1)
+        except UnicodeEncodeError as error:
+            complain(f"{error.object!r} cannot be written as {error.encoding}")
+            sys.exit(2)
         except _UsageError as error:
             path = error.ctx.command_path if error.ctx else "rota"
             if (

@@ -14,6 +14,7 @@ from rich.text import Text
 from rota.baseline import Entry, read_baseline, write_baseline
 from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
 from rota.cli.say import plain, say, say_document
+from rota.cli.which import JobOf
 from rota.errors import BadInput
 from rota.moment import show_duration, show_moment
 from rota.plan import Difference, Plan, carry_out, make_plan
@@ -69,7 +70,7 @@ def apply(file: File, prune: Prune = False, yes: Yes = False, url: Url = None, a
 
 def export(
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to; standard output if left out.")] = None,
-    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
+    job: JobOf = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     url: Url = None,
 ) -> None:

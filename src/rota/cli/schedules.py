@@ -11,13 +11,15 @@ import typer
 
 from rota.cli.ahead import Ahead, ahead
 from rota.cli.backfill import backfill
+from rota.cli.complete import schedule_names
 from rota.cli.look import AsJson, Url, ago, ask, show, show_one, spoken
 from rota.cli.plan import apply, diff, export, words
 from rota.cli.say import say
 from rota.cli.schedule_edit import edit, pause, resume
-from rota.cli.schedule_name import Named, complete, find_schedule, label
+from rota.cli.schedule_name import Named, find_schedule, label
 from rota.cli.story import Names, as_data
 from rota.cli.trigger import trigger
+from rota.cli.which import JobOf
 from rota.errors import BadInput
 from rota.moment import read_moment, show_duration, show_moment
 from rota.plan import drift
@@ -29,7 +31,7 @@ app = typer.Typer(help="Schedules: what runs when, what became of it, what comes
 
 @app.command("list")
 def list_(
-    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
+    job: JobOf = None,
     paused: Annotated[bool, typer.Option("--paused", help="Only those that are paused.")] = False,
     failing: Annotated[bool, typer.Option("--failing", help="Only those that failed last, or are invalid.")] = False,
     url: Url = None,
@@ -76,7 +78,7 @@ def show_(named: Named, url: Url = None, as_json: AsJson = False) -> None:
 @app.command("next")
 def next_(
     named: Annotated[
-        str | None, typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete)
+        str | None, typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=schedule_names)
     ] = None,
     cron: Annotated[str | None, typer.Option(help="An expression instead; no database is needed.")] = None,
     timezone: Annotated[str | None, typer.Option(help="The zone of --cron; UTC if left out.")] = None,

@@ -8,17 +8,20 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from rota.cli.complete import replica_names, singleton_names
 from rota.cli.leader import choose
 from rota.cli.look import AsJson, Url, Yes, ago, ask, lasted, show, show_one, sure
+from rota.cli.near import unknown
 from rota.cli.say import say
 from rota.contract.roles import Seat
 from rota.contract.singletons import LostState, SingletonRow, role_of
-from rota.errors import NotFound
 from rota.store import Store
 
 app = typer.Typer(help="Where singletons run, how they do, what they remember.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The singleton, as `rota singletons list` shows it.")]
+Name = Annotated[
+    str, typer.Argument(help="The singleton, as `rota singletons list` shows it.", autocompletion=singleton_names)
+]
 
 
 @app.command("list")
@@ -63,7 +66,10 @@ def reset(name: Name, yes: Yes = False, url: Url = None) -> None:
 @app.command()
 def move(
     name: Name,
-    to: Annotated[str | None, typer.Option(help="The replica to run it next: its name or its number.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="The replica to run it next: its name or its number.", autocompletion=replica_names),
+    ] = None,
     url: Url = None,
 ) -> None:
     """Ask the replica where it runs to hand it on, with its state. Returns when it was asked, not when it is done."""
@@ -85,7 +91,7 @@ async def _find(store: Store, name: str) -> SingletonRow:
     for row in rows:
         if row.name == name:
             return row
-    raise NotFound(f"there is no singleton {name!r}; there are: {', '.join(r.name for r in rows) or 'none'}")
+    raise unknown("singleton", name, [row.name for row in rows])
 
 
 def _data(row: SingletonRow, seat: Seat | None) -> dict[str, Any]:
