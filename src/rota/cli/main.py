@@ -59,7 +59,7 @@ class _Commands(typer.Typer):
             if isinstance(error.__cause__, KeyboardInterrupt):
                 sys.exit(_INTERRUPTED)
             complain("nothing was changed")  # nobody said yes
-            sys.exit(1)
+            sys.exit(_INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 1)  # at the question
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
 
