@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias, TypedDict
 
+from rota.address import check_address
 from rota.errors import Misconfigured
 
 Elector: TypeAlias = Literal["", "advisory", "file", "lease", "kubernetes", "standalone"]
@@ -84,6 +85,8 @@ class Settings:
             raise Misconfigured(
                 f"url {without_password(self.url)!r} is neither sqlite:///FILE nor postgresql://HOST/DATABASE"
             )
+        if not self.url.startswith("sqlite:"):
+            check_address("url", self.url)
         self._check_elector()
         for name in (
             "concurrency",
@@ -144,6 +147,8 @@ class Settings:
         if self.control_url and not self.control_url.startswith(("postgresql://", "postgres://")):
             shown = without_password(self.control_url)
             raise Misconfigured(f"control_url {shown!r} is not postgresql://HOST/DATABASE")
+        if self.control_url:
+            check_address("control_url", self.control_url)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Self:

@@ -74,6 +74,8 @@ async def test_run_is_a_replica_until_it_is_told_to_stop(url: str, tmp_path: Pat
         (["run", "service:other"], "'service' has no Rota named 'other'; it has: service:app"),
         (["run", "broken:app"], "'broken' imports 'no_such_library', which is not installed here"),
         (["run", ":app"], "is not of the form MODULE:APP"),
+        (["run", "..service:app"], "is not of the form MODULE:APP"),
+        (["run", "service:app", "--url", "postgresql://u:hunter2/x@h/d"], "url cannot be read as postgresql://"),
         (["run", "service:app", "--url", "mysql://u:hunter2@h/d"], "neither sqlite:///FILE nor postgresql://"),
     ],
 )

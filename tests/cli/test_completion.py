@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import call, called
+from tests.cli.scenes import URL, a_replica
 from tests.store.steps import enqueue, opened, scheduled
 
 SHELLS = ("bash", "zsh", "fish")
@@ -50,6 +52,31 @@ async def test_names_of_the_database_are_offered(url: str) -> None:
         schedules = await called(**asked("bash", "rota runs list --schedule "), ROTA_URL=url)
         assert schedules.out.split() == ["work/nightly"]
         assert (await called(**asked("bash", "rota runs show "), ROTA_URL=url)).out.split() == ["1"]
+
+
+async def test_names_are_offered_for_every_noun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    offers = {
+        "rota leader show ": ["exchange", "singleton:importer"],
+        "rota leader step-down exchange --to ": ["web-1"],
+        "rota singletons reset ": ["importer"],
+        "rota locks release ": ["ledger"],
+        "rota schedules list --job ": ["resize"],
+        "rota schedules pause --job ": ["resize"],
+    }
+    async with AsyncExitStack() as stack:
+        await a_replica(stack)
+        found = {line: (await called(**asked("bash", line), ROTA_URL=URL)).out.split() for line in offers}
+        await called("locks", "release", "ledger", "--yes", url=URL)  # ends the run that holds it
+    assert found == offers
+
+
+async def test_the_database_is_the_one_that_the_line_names(url: str) -> None:
+    async with opened(url) as store:
+        await scheduled(store, name="nightly")
+        await scheduled(store, name="a\nb\x1b")  # no shell could take it
+        for line in (f"rota schedules show --url {url} ", f"rota runs list --url {url} --schedule "):
+            assert (await called(**asked("bash", line), ROTA_URL="bad:")).out.split() == ["work/nightly"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 from rota import Rota, Singleton
@@ -62,6 +63,11 @@ async def test_roles_are_listed_and_shown(url: str, tmp_path: Path) -> None:
         }  # fmt: skip
         code, said = await ask("leader", "show", "leader", folder=tmp_path, url=url)
         assert (code, "first" in said) == (0, True), said
+        code, said = await ask("leader", "show", "leader", "--json", folder=tmp_path, url=url)
+        shown = json.loads(said)
+        assert shown["candidates"] == [{"name": "first", "replica_id": shown["replica_id"]}]
+        assert [name for name in shown if not name.isidentifier()] == []
+        assert datetime.fromisoformat(shown["won_at"]).tzinfo is not None
         code, said = await ask("leader", "show", "nothing", folder=tmp_path, url=url)
         assert (code, "there is no role 'nothing'; there are: leader, singleton:importer" in said) == (1, True)
     code, _ = await ask("leader", "show", "leader", folder=tmp_path, url=url)
@@ -88,7 +94,12 @@ async def test_a_singleton_is_listed_shown_and_reset(url: str, tmp_path: Path) -
     async with running(url, "first") as app:
         code, said = await ask("singletons", "list", "--json", folder=tmp_path, url=url)
         [row] = json.loads(said)
-        assert (code, row["name"], row["runs on"], row["healthy"]) == (0, "importer", "first", True)
+        assert (code, row["name"], row["replica"], row["healthy"]) == (0, "importer", "first", True)
+        code, said = await ask("singletons", "show", "importer", "--json", folder=tmp_path, url=url)
+        shown = json.loads(said)
+        assert shown["state"] == {"offset": 1}
+        assert [name for name in shown if not name.isidentifier()] == []
+        assert datetime.fromisoformat(shown["started_at"]).tzinfo is not None
         code, said = await ask("singletons", "reset", "importer", "--yes", folder=tmp_path, url=url)
         assert (code, said.strip()) == (0, "'importer' begins anew")
 

@@ -85,10 +85,16 @@ async def test_filters_narrow_the_list(url: str) -> None:
         empty = await called("runs", "list", "--job", "nobody", "--url", url)
         assert (empty.code, empty.out) == (0, "no such run\n")
         await scheduled(store, name="second")
-        vague = await called("runs", "list", "--schedule", "work", "--url", url)
-        assert (vague.code, "work/default, work/second" in vague.err) == (1, True)
+        # A job alone is its schedule `default`, as everywhere.
+        assert await listed("--schedule", "work") == await listed("--schedule", "work/default")
         unknown = await called("runs", "list", "--schedule", "nope", "--url", url)
         assert (unknown.code, "there is no schedule 'nope'; there are: work/default" in unknown.err) == (1, True)
+        misspelt = await called("runs", "list", "--schedule", "wrk", "--url", url)
+        assert (misspelt.code, "there is no schedule 'wrk'; near it: work" in misspelt.err) == (1, True)
+        by_id = await called("runs", "list", "--schedule", "1", "--json", "--url", url)
+        assert ids(by_id) == ids(await called("runs", "list", "--schedule", "work", "--json", "--url", url))
+        no_text = await called("runs", "list", "--job", "a\udcff", "--url", url)
+        assert (no_text.code in (1, 2), "\\udcff" in no_text.err) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_since_is_read_as_people_type_it(text: str, expected: datetime) -> None:
     assert parse_since(text, NOON) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "2031-13-01", "99:99"])
+@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "2031-13-01", "99:99", "99999999999999d"])
 def test_since_that_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadInput, match=r"is no time: say 30m, 1h"):
         parse_since(text, NOON)
@@ -189,7 +195,7 @@ async def test_many_are_retried_by_what_they_have_in_common_once_somebody_says_y
         asked = await called("runs", "retry", "--failed", "--job", "work", "--since", "1d", "--url", url)
         assert (asked.code, asked.out.strip()) == (1, "")
         assert "Retry 3 runs (1, 2, 3)?" in asked.err
-        assert "nothing was changed" in asked.err  # nobody is there to say yes
+        assert "Nobody can be asked here: give --yes" in asked.err
         assert {row.state for row in await store.get_runs([1, 2, 3])} == {"failed"}
         said = await called("runs", "retry", "--failed", "--job", "work", "--since", "1d", "--yes", "--url", url)
         assert (said.code, said.lines) == (0, [f"run {n} queued again" for n in (1, 2, 3)])
@@ -238,6 +244,10 @@ async def test_runs_are_cancelled_or_asked_to_stop(url: str) -> None:
         (["cancel", "--state", "failed"], "only what is queued or running can be cancelled"),
         (["list", "--state", "lost"], "'lost' is not one of 'queued', 'running'"),
         (["list", "--limit", "0"], "'--limit'"),
+        (["list", "--limit", str(2**63)], "9223372036854775808 is too large"),
+        (["show", str(2**63)], "9223372036854775808 is too large"),
+        (["retry", "1", str(2**63)], "9223372036854775808 is too large"),
+        (["follow", str(2**63)], "9223372036854775808 is too large"),
         (["show"], "Missing argument 'ID'"),
         (["show", "one"], "Invalid value for 'ID'"),
         (["follow", "1", "--job", "x"], "one run, or those that the options choose"),

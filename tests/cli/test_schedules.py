@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
 from rota import Rota
 from rota.store import ScheduleRow
@@ -394,3 +395,15 @@ def test_help_has_an_example(command: tuple[str, str]) -> None:
     said = call(*command, "--help")
     assert said.code == 0
     assert f"rota {' '.join(command)}" in said.out.split("Example:")[1]
+
+
+def test_ctrl_c_at_a_question_changes_nothing_and_is_130(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(question: str, yes: bool) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None  # as a prompt does
+
+    monkeypatch.setattr("rota.cli.schedule_edit.sure", interrupted)
+    said = call("schedules", "pause", "--all", url=shop)
+    assert (said.code, said.err) == (130, "rota: nothing was changed\n")

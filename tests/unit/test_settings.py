@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rota.address import place
 from rota.errors import Misconfigured
 from rota.settings import Settings
 
@@ -41,6 +42,44 @@ def test_a_setting_that_cannot_work_is_refused_in_a_sentence(given: dict[str, ob
     with pytest.raises(Misconfigured, match=complaint) as caught:
         Settings.load({}, **given)
     assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["url", "control_url"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://user:pw/1@host/db",
+        "postgresql://user:1/pw@host/db",
+        "postgresql://user:pw#1@host/db",
+        "postgresql://user:pw?1@host/db",
+        "postgresql://user:1?pw@host/db",
+        "postgresql://user:p@pw@host/db",
+        "postgresql://user:pw@host:port/db",
+        "postgresql://user:pw@host:65536/db",
+        "postgresql://user:pw@[::1/db",
+        "postgresql://user:pw@host/db?sslmode",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_and_not_shown(name: str, address: str) -> None:
+    with pytest.raises(Misconfigured, match=f"^{name} cannot be read .* write @ as %40") as caught:
+        Settings.load({}, **{"url": "postgresql:///a", name: address})
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("postgresql://user:p%40w@host:5432/db", ("host:5432", "db")),
+        ("postgresql://user@[::1]:5432/db?sslmode=require", ("[::1]:5432", "db")),
+        ("postgresql://user:pw@one:5432,two:5433/db?target_session_attrs=primary", ("one:5432,two:5433", "db")),
+        ("postgresql://%2Fvar%2Frun/db", ("%2Fvar%2Frun", "db")),
+        ("postgres:///?host=/var/run&user=a@b", ("", "")),
+        ("postgresql://", ("", "")),
+    ],
+)
+def test_an_address_leads_somewhere_whoever_goes_there(address: str, found: tuple[str, str]) -> None:
+    assert Settings(url=address).url == address
+    assert place(address) == found
 
 
 @pytest.mark.parametrize(("name", "text"), [("ROTA_BEAT", "fast"), ("ROTA_HINTS", "maybe"), ("ROTA_THREADS", "1.5")])

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
+from rota.cli.say import on_one_line, say
 from rota.cli.schedule_name import Named, label, the_schedule
 from rota.errors import BadInput, WrongState
 from rota.moment import read_moment, show_moment
@@ -85,7 +86,7 @@ def backfill(
         sure(f"Make {len(wanted) + len(again)} runs?", yes)
         made = ask(url, lambda store: _make(store, row, wanted, again))
         if not as_json:
-            typer.echo(f"made {made} runs of {label(row)}")
+            say(f"made {made} runs of {label(row)}")
     if as_json:
         echo_json(_document(row, first, last, stock) | {"to_make": len(wanted) + len(again), "made": made})
 
@@ -108,11 +109,12 @@ async def _look(
 
 async def _make(store: Store, row: ScheduleRow, ticks: list[datetime], again: list[int]) -> int:
     """Oldest first. Whatever stops it in between, the rest is made by the next try."""
+    from rich.markup import escape
     from rich.progress import Progress  # only here: it takes long to import
 
     made, out = 0, console()
     with Progress(console=out, disable=not out.is_terminal, transient=True) as progress:
-        task = progress.add_task(label(row), total=len(ticks) + len(again))
+        task = progress.add_task(escape(on_one_line(label(row))), total=len(ticks) + len(again))
         for at in range(0, len(ticks), _TOGETHER):
             some = await store.trigger_ticks(row.id, ticks[at : at + _TOGETHER])
             made += sum(each.created for each in some)
@@ -128,12 +130,12 @@ async def _make(store: Store, row: ScheduleRow, ticks: list[datetime], again: li
 
 def _tell(row: ScheduleRow, first: datetime, last: datetime, stock: Stock, skipped: bool) -> None:
     zone, not_run = row.timezone, len(stock.summed) + len(stock.skipped)
-    typer.echo(f"{label(row)} from {show_moment(first, zone)} to {show_moment(last, zone)}: {stock.ticks} ticks")
-    typer.echo(f"  {stock.known} have a run")
-    typer.echo(f"  {not_run} were skipped" + ("" if skipped or not not_run else "; --skipped makes their runs too"))
-    typer.echo(f"  {len(stock.absent)} are not in the ledger")
+    say(f"{label(row)} from {show_moment(first, zone)} to {show_moment(last, zone)}: {stock.ticks} ticks")
+    say(f"  {stock.known} have a run")
+    say(f"  {not_run} were skipped" + ("" if skipped or not not_run else "; --skipped makes their runs too"))
+    say(f"  {len(stock.absent)} are not in the ledger")
     if not row.enabled:
-        typer.echo("  the schedule is paused; these runs are made all the same")
+        say("  the schedule is paused; these runs are made all the same")
 
 
 def _document(row: ScheduleRow, first: datetime, last: datetime, stock: Stock) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from rota.cli.look import ask, show
+from rota.cli.look import ask, show, sure
+from rota.cli.say import complain, say
 from rota.cli.which import Which
 from rota.errors import NotFound, WrongState
 from rota.store import Hint, Store
@@ -30,9 +31,8 @@ def chosen(url: str | None, ids: Sequence[int] | None, which: Which, limit: int,
     found = ask(url, find)
     if not found:
         raise NotFound(f"there is no such run to {verb}")
-    if not yes:
-        some = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
-        typer.confirm(f"{verb.capitalize()} {len(found)} run{'s' * (len(found) > 1)} ({some})?", abort=True, err=True)
+    some = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
+    sure(f"{verb.capitalize()} {len(found)} run{'s' * (len(found) > 1)} ({some})?", yes)
     return found
 
 
@@ -66,7 +66,7 @@ def change(
         show([{"id": run_id, "done": good, "said": said} for run_id, good, said in done], as_json=True, nothing="")
     for _, good, said in [] if as_json else done:
         if good:
-            typer.echo(said)
+            say(said)
         else:
-            typer.secho(f"rota: {said}", fg="red", err=True)
+            complain(said)
     raise typer.Exit(0 if all(good for _, good, _ in done) else 1)

@@ -10,6 +10,7 @@ import typer
 
 from rota.cli.look import AsJson, echo_json, show
 from rota.cli.plan import read_file, save
+from rota.cli.say import say
 from rota.cli.service_file import service_file
 from rota.crontab import Crontab, Job, machine_timezone, read_crontab
 from rota.errors import BadInput
@@ -73,12 +74,12 @@ def _print(read: Crontab, notes: list[str], output: str | None) -> None:
     if not read.jobs:
         return
     for note in [*notes, _DIFFERENCES]:
-        typer.echo(note)
+        say(note)
     left = [job for job in read.jobs if job.problem]
     if left:
-        typer.echo(f"{len(left)} of {len(read.jobs)} lines cannot be taken over")
+        say(f"{len(left)} of {len(read.jobs)} lines cannot be taken over")
     if output is not None:
-        typer.echo(f"wrote {len(read.jobs) - len(left)} jobs to {output}: rota run {Path(output).stem}:app")
+        say(f"wrote {len(read.jobs) - len(left)} jobs to {output}: rota run {Path(output).stem}:app")
 
 
 def _row(job: Job) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rota.cli.checks import (
     settings_table,
 )
 from rota.cli.look import AsJson, Url, missing_file, show, show_one
+from rota.cli.say import say
 from rota.contract.findings import Finding, problem
 from rota.errors import Misconfigured, RotaError
 from rota.stores import open_store
@@ -52,9 +53,9 @@ def doctor(
     else:
         if table:
             show(table, as_json=False, nothing="")
-            typer.echo()
+            say()
         show([_line(finding) for finding in findings], as_json=False, nothing="")
-        typer.echo(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+        say(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
     raise typer.Exit(1 if problems or (strict and warnings) else 0)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rota.cli.look import lasted, when
+from rota.cli.say import complain, on_one_line, say, say_document
 from rota.cli.story import Names, as_data, headline, progress_of, state_of, took
 from rota.cli.which import matches, unbound
 from rota.clock import steady
@@ -93,9 +94,10 @@ class Following:
 
     def tell(self, row: RunRow) -> None:
         if self.as_json:
-            typer.echo(msgspec.json.encode(as_data(row, self._names, self.now)).decode())
+            say_document(msgspec.json.encode(as_data(row, self._names, self.now)).decode())
         else:
-            typer.echo(f"{when(_moment(row, self.now), self.now)}  run {row.id} {row.job_id}: {self._said(row)}")
+            at = when(_moment(row, self.now), self.now)
+            say(on_one_line(f"{at}  run {row.id} {row.job_id}: {self._said(row)}"))
 
     def _said(self, row: RunRow) -> str:
         if row.state == "running":
@@ -130,7 +132,7 @@ async def follow_one(following: Following, run_id: int) -> int:
                 if row is not None and row.state in FINISHED:
                     break
                 if not await following.wait(busy=True):
-                    typer.secho(f"rota: run {run_id} is not over; it goes on", fg="red", err=True)
+                    complain(f"run {run_id} is not over; it goes on")
                     return _NOT_YET
         return 0 if row.state == "succeeded" else 1
 
@@ -148,7 +150,7 @@ async def _patiently(look: Any) -> Any:
     try:
         return await look
     except StoreUnavailable as error:
-        typer.secho(f"rota: {error}; still trying", fg="red", err=True)
+        complain(f"{error}; still trying")
         return None
 
 
@@ -204,17 +206,17 @@ def _bar(following: Following, run_id: int) -> Iterator[Any]:
     if following.as_json or not console.is_terminal:
         yield following.tell
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    what, said = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[said]}"))
     last: list[RunRow] = []
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(what, BarColumn(), said, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task(f"run {run_id}", total=None, said="")
 
         def move(row: RunRow) -> None:
             last[:] = [row]
-            said = msgspec.json.decode(row.progress) if row.progress else {}
+            known = msgspec.json.decode(row.progress) if row.progress else {}
             progress.update(
-                task, description=f"run {run_id} {row.job_id}", completed=said.get("done") or 0,
-                total=said.get("total"), said=progress_of(row) or state_of(row),
+                task, description=on_one_line(f"run {run_id} {row.job_id}"), completed=known.get("done") or 0,
+                total=known.get("total"), said=on_one_line(progress_of(row) or state_of(row)),
             )  # fmt: skip
 
         yield move

@@ -15,7 +15,7 @@ from rota.errors import BadInput
 def load_app(target: str, **settings: Any) -> Rota:
     """Import the module, from the current folder too, and take the app out of it; with these settings, if not None."""
     module_name, colon, attribute = target.partition(":")
-    if not module_name or (colon and not attribute):
+    if not module_name or module_name.startswith(".") or (colon and not attribute):
         raise BadInput(f"{target!r} is not of the form MODULE:APP, e.g. billing.jobs:app")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

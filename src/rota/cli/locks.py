@@ -6,14 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.cli.look import AsJson, Url, Yes, ago, ask, show
+from rota.cli.complete import lock_names
+from rota.cli.look import AsJson, Url, Yes, ago, ask, show, sure
+from rota.cli.say import say
 from rota.contract.locks import LockHolder
 from rota.errors import NotFound
 from rota.store import Store
 
 app = typer.Typer(help="Locks and semaphores: who holds what, and freeing what is stuck.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="As `rota locks list` spells it, e.g. ledger or rota:key:42")]
+Name = Annotated[
+    str, typer.Argument(help="As `rota locks list` spells it, e.g. ledger or rota:key:42", autocompletion=lock_names)
+]
 
 
 @app.command("list")
@@ -49,8 +53,7 @@ def release(name: Name, yes: Yes = False, url: Url = None) -> None:
     if not holders:
         raise NotFound(f"nobody holds lock {name!r}; `rota locks list` shows those that are held")
     show([_row(holder, False) for holder in holders], as_json=False, nothing="")
-    if not yes:
-        typer.confirm(f"Take {name!r} away?", abort=True)
+    sure(f"Take {name!r} away?", yes)
 
     async def go(store: Store) -> None:
         for holder in holders:
@@ -58,7 +61,7 @@ def release(name: Name, yes: Yes = False, url: Url = None) -> None:
         await store.hint("locks")
 
     ask(url, go)
-    typer.echo(f"released {name!r}")
+    say(f"released {name!r}")
 
 
 def _row(holder: LockHolder, as_json: bool) -> dict[str, Any]:

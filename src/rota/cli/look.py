@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rota import Settings
+from rota.cli.say import plain, say, say_document
 from rota.errors import BadInput, NotFound
 from rota.schema import check_schema
 from rota.store import Store
@@ -68,7 +69,7 @@ def console() -> Console:
 
 def echo_json(value: Any) -> None:
     """One JSON document."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+    say_document(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def sure(question: str, yes: bool) -> None:
@@ -77,7 +78,7 @@ def sure(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise BadInput(f"{question} Nobody can be asked here: give --yes")
-    typer.confirm(question, abort=True)
+    typer.confirm(plain(question), abort=True, err=True)
 
 
 def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None:
@@ -86,11 +87,11 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
         echo_json(list(rows))
         return
     if not rows:
-        typer.echo(nothing)
+        say(nothing)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(plain(column)), overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     _print(table)
@@ -155,9 +156,9 @@ def lasted(seconds: float | None) -> str | None:
 
 
 def _cell(value: Any) -> Text:
-    """Names are anybody's: plain text, no markup."""
+    """Plain text, no markup."""
     if value is None:
         return Text("-")
     if isinstance(value, bool):
         return Text("yes" if value else "no")
-    return Text(str(value))
+    return Text(plain(str(value)))

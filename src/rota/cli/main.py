@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from rota.cli.migrate import migrate
 from rota.cli.replicas import replicas
 from rota.cli.run import run_replica
 from rota.cli.runs import app as runs
+from rota.cli.say import complain
 from rota.cli.schedules import app as schedules
 from rota.cli.singletons import app as singletons
 from rota.cli.soak import soak
@@ -43,26 +43,25 @@ class _Commands(typer.Typer):
         try:
             sys.exit(super().__call__(*args, **{"prog_name": "rota", "standalone_mode": False} | kwargs))
         except RotaError as error:
-            _complain(str(error))
+            complain(str(error))
             sys.exit(1)
+        except UnicodeEncodeError as error:
+            complain(f"{error.object!r} cannot be written as {error.encoding}")
+            sys.exit(2)
         except _UsageError as error:
             path = error.ctx.command_path if error.ctx else "rota"
             if (
                 said := error.format_message().replace("Value error, ", "").rstrip(".")
             ):  # a command without arguments shows its help instead
-                _complain(f"{said}; see `{path} --help`")
+                complain(f"{said}; see `{path} --help`")
             sys.exit(2)
         except typer.Abort as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
                 sys.exit(_INTERRUPTED)
-            _complain("nothing was changed")  # nobody said yes
-            sys.exit(1)
+            complain("nothing was changed")  # nobody said yes
+            sys.exit(_INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 1)  # at the question
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
-
-
-def _complain(sentence: str) -> None:
-    typer.secho(f"rota: {sentence}", fg="red", err=True, color=False if "NO_COLOR" in os.environ else None)
 
 
 app = _Commands(

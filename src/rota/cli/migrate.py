@@ -9,6 +9,7 @@ import typer
 
 from rota import Settings
 from rota.cli.look import AsJson, Url, missing_file, show_one
+from rota.cli.say import say
 from rota.errors import SchemaMismatch
 from rota.schema import SCHEMA, check_schema
 from rota.stores import open_store
@@ -28,7 +29,7 @@ def migrate(
 
     def tell(name: str) -> None:
         if not as_json:
-            typer.echo(f"applied {name}")
+            say(f"applied {name}")
 
     async def go() -> tuple[int, list[str]]:
         store = open_store(Settings.load(url=url))
@@ -51,7 +52,7 @@ def migrate(
     if as_json:
         show_one({"version": version, "needed": SCHEMA, "applied": applied, "behind": behind}, as_json=True)
     elif behind:
-        typer.echo(f"tables are at version {version}, and {SCHEMA} is needed: run `rota migrate`")
+        say(f"tables are at version {version}, and {SCHEMA} is needed: run `rota migrate`")
     else:
-        typer.echo(f"tables are at version {version}")
+        say(f"tables are at version {version}")
     raise typer.Exit(1 if behind else 0)

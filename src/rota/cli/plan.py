@@ -13,6 +13,8 @@ from rich.text import Text
 
 from rota.baseline import Entry, read_baseline, write_baseline
 from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
+from rota.cli.say import plain, say, say_document
+from rota.cli.which import JobOf
 from rota.errors import BadInput
 from rota.moment import show_duration, show_moment
 from rota.plan import Difference, Plan, carry_out, make_plan
@@ -63,12 +65,12 @@ def apply(file: File, prune: Prune = False, yes: Yes = False, url: Url = None, a
     if as_json:
         echo_json(_document(plan))
     elif not plan.empty:
-        typer.echo(f"applied {_count(plan)}")
+        say(f"applied {_count(plan)}")
 
 
 def export(
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to; standard output if left out.")] = None,
-    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
+    job: JobOf = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     url: Url = None,
 ) -> None:
@@ -79,10 +81,10 @@ def export(
     rows = ask(url, lambda store: store.list_schedules(job))
     text = write_baseline(rows)
     if file is None or file == "-":
-        typer.echo(text, nl=False)
+        say_document(text, nl=False)
         return
     save(Path(file), text, force=force)
-    typer.echo(f"wrote {len(rows)} schedules to {file}")
+    say(f"wrote {len(rows)} schedules to {file}")
 
 
 def save(path: Path, text: str, *, force: bool) -> None:
@@ -122,24 +124,24 @@ def _count(plan: Plan) -> str:
 def _print(plan: Plan) -> None:
     out = console()
     for new in plan.add:
-        out.print(Text(f"+ {new.job_id}/{new.name}", "green"))
+        out.print(Text(plain(f"+ {new.job_id}/{new.name}"), "green"))
         for field, value in _said(new).items():
-            out.print(Text(f"    {field}: {words(field, value)}"))
+            out.print(Text(plain(f"    {field}: {words(field, value)}")))
     for name, _, fields in plan.change:
-        out.print(Text(f"~ {name}", "yellow"))
+        out.print(Text(plain(f"~ {name}"), "yellow"))
         print_differences(fields)
     for name, _ in plan.remove:
-        out.print(Text(f"- {name}", "red"))
+        out.print(Text(plain(f"- {name}"), "red"))
     if plan.empty:
         out.print("no difference")
     if plan.left:
-        out.print(f"not in the file, but declared by code, so left alone: {', '.join(plan.left)}", markup=False)
+        say(f"not in the file, but declared by code, so left alone: {', '.join(plan.left)}")
 
 
 def print_differences(fields: tuple[Difference, ...]) -> None:
     for each in fields:
         before, after = words(each.field, each.before), words(each.field, each.after)
-        console().print(Text(f"    {each.field}: {before} -> {after}"))
+        console().print(Text(plain(f"    {each.field}: {before} -> {after}")))
 
 
 def words(field: str, value: Any) -> str:

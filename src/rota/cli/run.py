@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from urllib.parse import parse_qsl, urlsplit
 
 from rota import Rota, Settings
+from rota.address import place
 from rota.leader import EXIT_LOST, exiting
 
 _NAMED = 10
@@ -46,7 +46,5 @@ def address(settings: Settings) -> str:
     """Where the tables are, without user and password."""
     if settings.url.startswith("sqlite:"):
         return f"SQLite file {settings.url.removeprefix('sqlite:///')}"
-    parts = urlsplit(settings.url)
-    named = dict(parse_qsl(parts.query)).get("host")  # how a socket's folder is given
-    place = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or named or "the default socket"
-    return f"Postgres at {place}, database {parts.path.strip('/') or 'of the user'}"
+    hosts, database = place(settings.url)
+    return f"Postgres at {hosts or 'the default socket'}, database {database or 'of the user'}"

@@ -10,10 +10,24 @@ import typer
 
 from rota import Settings
 from rota.cli.change import change, chosen
+from rota.cli.complete import run_ids as ids_offered
 from rota.cli.follow import Following, follow_all, follow_one, quietly
 from rota.cli.look import AsJson, Url, Yes, ask, lasted, show, show_one, when
+from rota.cli.say import say
 from rota.cli.story import Names, as_data, attempts, explained, progress_of, state_of, took
-from rota.cli.which import Correlation, JobOf, Key, RunId, RunIds, RunState, ScheduleOf, Since, StateOf, Which
+from rota.cli.which import (
+    Correlation,
+    JobOf,
+    Key,
+    RunId,
+    RunIds,
+    RunState,
+    ScheduleOf,
+    Since,
+    StateOf,
+    Which,
+    storable,
+)
 from rota.errors import NotFound
 from rota.store import ReplicaRow, RunFilter, RunRow, Store
 
@@ -32,7 +46,7 @@ def list_(
     since: Since = None,
     key: Key = None,
     correlation: Correlation = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, callback=storable, help="At most so many.")] = 20,
     longest: Annotated[bool, typer.Option("--longest", help="Those that took longest first, not the newest.")] = False,
     url: Url = None,
     as_json: AsJson = False,
@@ -90,7 +104,7 @@ def show_(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
     error = None if as_json else shown.pop("error", None)
     show_one(shown, as_json=as_json)
     if error:
-        typer.echo(f"\n{error}")
+        say(f"\n{error}")
 
 
 def _document(
@@ -161,7 +175,12 @@ def _pretty(text: str | None) -> str | None:
 
 @app.command()
 def follow(
-    run_id: Annotated[int | None, typer.Argument(metavar="[ID]", min=1, help="This run, until it ends.")] = None,
+    run_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[ID]", min=1, callback=storable, help="This run, until it ends.", autocompletion=ids_offered
+        ),
+    ] = None,
     job: JobOf = None,
     schedule: ScheduleOf = None,
     state: StateOf = None,
@@ -204,7 +223,7 @@ def retry(
     since: Since = None,
     key: Key = None,
     correlation: Correlation = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, callback=storable, help="At most so many, the newest.")] = 1000,
     yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
@@ -234,7 +253,7 @@ def cancel(
     since: Since = None,
     key: Key = None,
     correlation: Correlation = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, callback=storable, help="At most so many, the newest.")] = 1000,
     yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,

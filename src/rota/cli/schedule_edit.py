@@ -16,17 +16,20 @@ import msgspec
 import typer
 
 from rota.baseline import read_fields, schedule_toml
+from rota.cli.complete import job_names
 from rota.cli.look import AsJson, Url, Yes, ask, echo_json, sure
+from rota.cli.near import unknown
 from rota.cli.plan import print_differences
+from rota.cli.say import say
 from rota.cli.schedule_name import Named, SeveralNamed, find_schedule, label, the_schedule
-from rota.errors import BadInput, NotFound
+from rota.errors import BadInput
 from rota.moment import read_duration, read_moment
 from rota.plan import Difference, differences
 from rota.schedule import checked_changes, write_changes
 from rota.store import Revision, ScheduleRow, Store
 
 All = Annotated[bool, typer.Option("--all", help="All of them; asks first.")]
-OfJob = Annotated[str | None, typer.Option("--job", help="All schedules of this job.")]
+OfJob = Annotated[str | None, typer.Option("--job", help="All schedules of this job.", autocompletion=job_names)]
 
 
 def pause(
@@ -76,9 +79,9 @@ def _switch(
         echo_json([{"schedule": label(r), "id": r.id, "enabled": enabled, "changed": changed} for r, changed in told])
         return
     for row, changed in told:
-        typer.echo(f"{verb}d {label(row)}" if changed else f"{label(row)} was {_already(enabled)} already")
+        say(f"{verb}d {label(row)}" if changed else f"{label(row)} was {_already(enabled)} already")
     if not told:
-        typer.echo(f"there is nothing to {verb}")
+        say(f"there is nothing to {verb}")
 
 
 def _already(enabled: bool) -> str:
@@ -90,8 +93,7 @@ def _chosen(rows: Sequence[ScheduleRow], named: list[str], of_job: str | None) -
         return [find_schedule(rows, text) for text in named]
     of = [row for row in rows if of_job in (None, row.job_id)]
     if of_job is not None and not of:
-        jobs = ", ".join(sorted({row.job_id for row in rows})) or "none"
-        raise NotFound(f"there is no schedule of job {of_job!r}; jobs that have one: {jobs}")
+        raise unknown("schedule of job", of_job, sorted({row.job_id for row in rows}))
     return of
 
 
@@ -160,9 +162,9 @@ def _write(row: ScheduleRow, fields: tuple[Difference, ...], url: str | None, as
     if as_json:
         echo_json({"schedule": label(row), "id": row.id, "version": now.version, "changed": fields})
     elif not fields:
-        typer.echo(f"{label(row)}: nothing to change")
+        say(f"{label(row)}: nothing to change")
     else:
-        typer.echo(f"changed {label(row)}")
+        say(f"changed {label(row)}")
         if not told:
             print_differences(fields)
 

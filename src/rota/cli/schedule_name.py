@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rota import Settings
-from rota.cli.look import opened
+from rota.cli.complete import schedule_names
+from rota.cli.near import listed, near
 from rota.errors import BadInput, NotFound
 from rota.store import ScheduleRow, Store
-
-_MOST_LISTED = 20
 
 
 def label(row: ScheduleRow) -> str:
@@ -35,8 +29,7 @@ def find_schedule(rows: Sequence[ScheduleRow], text: str) -> ScheduleRow:
     if not rows:
         raise NotFound(f"there is no schedule {text!r}: there is none at all")
     names = sorted({name for row in rows for name in (row.job_id, label(row))})
-    near = get_close_matches(text, names, 5) or [name for name in names if text.lower() in name.lower()][:5]
-    hint = f"near it: {', '.join(near)}" if near else f"there are: {_listed(rows)}"
+    hint = f"near it: {', '.join(found)}" if (found := near(text, names)) else f"there are: {_listed(rows)}"
     raise NotFound(f"there is no schedule {text!r}; {hint}")
 
 
@@ -49,29 +42,16 @@ def _main(rows: Sequence[ScheduleRow]) -> list[ScheduleRow]:
 
 
 def _listed(rows: Sequence[ScheduleRow]) -> str:
-    shown = [f"{label(row)} ({row.id})" for row in rows[:_MOST_LISTED]]
-    return ", ".join(shown) + (", ..." if len(rows) > _MOST_LISTED else "")
-
-
-def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names for the shell to complete: soon, or none at all."""
-
-    async def look(url: str) -> list[str]:
-        async with asyncio.timeout(1.0), opened(url) as store:
-            return [label(row) for row in await store.list_schedules()]
-
-    with contextlib.suppress(Exception):
-        url = Settings.load(url=ctx.params.get("url")).url
-        if not url.startswith("sqlite:") or Path(url.removeprefix("sqlite:///")).exists():  # looking makes no file
-            return [name for name in asyncio.run(look(url)) if name.startswith(incomplete)]
-    return []
+    return listed([f"{label(row)} ({row.id})" for row in rows])
 
 
 Named = Annotated[
     str,
-    typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete, show_default=False),
+    typer.Argument(
+        metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=schedule_names, show_default=False
+    ),
 ]
 SeveralNamed = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete),
+    typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=schedule_names),
 ]

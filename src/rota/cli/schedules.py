@@ -11,11 +11,15 @@ import typer
 
 from rota.cli.ahead import Ahead, ahead
 from rota.cli.backfill import backfill
+from rota.cli.complete import schedule_names
 from rota.cli.look import AsJson, Url, ago, ask, show, show_one, spoken
 from rota.cli.plan import apply, diff, export, words
+from rota.cli.say import say
 from rota.cli.schedule_edit import edit, pause, resume
-from rota.cli.schedule_name import Named, complete, find_schedule, label
+from rota.cli.schedule_name import Named, find_schedule, label
+from rota.cli.story import Names, as_data
 from rota.cli.trigger import trigger
+from rota.cli.which import JobOf
 from rota.errors import BadInput
 from rota.moment import read_moment, show_duration, show_moment
 from rota.plan import drift
@@ -27,7 +31,7 @@ app = typer.Typer(help="Schedules: what runs when, what became of it, what comes
 
 @app.command("list")
 def list_(
-    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
+    job: JobOf = None,
     paused: Annotated[bool, typer.Option("--paused", help="Only those that are paused.")] = False,
     failing: Annotated[bool, typer.Option("--failing", help="Only those that failed last, or are invalid.")] = False,
     url: Url = None,
@@ -55,15 +59,17 @@ def show_(named: Named, url: Url = None, as_json: AsJson = False) -> None:
     Example: rota schedules show close_books
     """
 
-    async def go(store: Store) -> tuple[datetime, ScheduleRow, list[RunRow], list[TrippedBreaker]]:
+    async def go(store: Store) -> tuple[datetime, ScheduleRow, list[RunRow], list[TrippedBreaker], Names]:
         row = find_schedule(await store.list_schedules(), named)
         runs = await store.find_runs(RunFilter(config_id=row.id, limit=5))
-        return await store.now(), row, runs, [b for b in await store.tripped_breakers() if b.job_id == row.job_id]
+        breakers = [breaker for breaker in await store.tripped_breakers() if breaker.job_id == row.job_id]
+        return await store.now(), row, runs, breakers, Names([row], await store.list_replicas())
 
-    now, row, runs, breakers = ask(url, go)
+    now, row, runs, breakers, names = ask(url, go)
     ticks = _upcoming(row, now, 5)
     if as_json:
-        more = {"upcoming": ticks, "runs": runs, "breaker": next(iter(breakers), None), "differs": drift(row)}
+        told = [as_data(run, names, now) for run in runs]
+        more = {"upcoming": ticks, "runs": told, "breaker": next(iter(breakers), None), "differs": drift(row)}
         show_one(as_document(row) | more, as_json=True)
     else:
         show_one(_page(row, now, runs, ticks, breakers), as_json=False)
@@ -72,7 +78,7 @@ def show_(named: Named, url: Url = None, as_json: AsJson = False) -> None:
 @app.command("next")
 def next_(
     named: Annotated[
-        str | None, typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=complete)
+        str | None, typer.Argument(metavar="SCHEDULE", help="JOB, JOB/NAME or its id.", autocompletion=schedule_names)
     ] = None,
     cron: Annotated[str | None, typer.Option(help="An expression instead; no database is needed.")] = None,
     timezone: Annotated[str | None, typer.Option(help="The zone of --cron; UTC if left out.")] = None,
@@ -108,7 +114,7 @@ def next_(
     ticks = list(islice(ahead(timetable(cron, timezone), after, last, pending, now), count))
     show([_tick(tick, timezone, as_json) for tick in ticks], as_json=as_json, nothing="no tick until then")
     if row is not None and not as_json and (idle := _idle(row)):
-        typer.echo(f"none of these will run: {label(row)} is {idle}")
+        say(f"none of these will run: {label(row)} is {idle}")
 
 
 def _tick(tick: Ahead, timezone: str | None, as_json: bool) -> dict[str, Any]:

@@ -17,16 +17,16 @@ def parse_since(text: str, now: datetime) -> datetime:
     `now` is the store's.
     """
     word = text.strip().lower()
-    if ago := _AGO.fullmatch(word):
-        return now - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
     midnight = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
     if word in ("today", "yesterday"):
         return midnight - timedelta(days=word == "yesterday")
     try:
+        if ago := _AGO.fullmatch(word):
+            return now - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", word):
             return datetime.combine(midnight.date(), time.fromisoformat(word.zfill(5)), UTC)
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadInput(
             f"--since {text!r} is no time: say 30m, 1h, 2d, today, yesterday, 03:04, 2026-01-02 or 2026-01-02T03:04"
         ) from None

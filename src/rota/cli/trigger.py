@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
+from rota.cli.say import say
 from rota.cli.schedule_name import Named, label, the_schedule
+from rota.cli.story import Names, as_data
 from rota.errors import BadInput
 from rota.moment import read_moment, show_moment
 from rota.results import Results
@@ -42,9 +43,13 @@ def trigger(
         [run] = await store.get_runs([made.id])
         return row, made, run
 
+    async def document(store: Store) -> dict[str, Any]:
+        names = Names([row], await store.list_replicas())
+        return {"schedule": label(row), "created": made.created, "run": as_data(run, names, await store.now())}
+
     row, made, run = ask(url, go)
     if as_json:
-        echo_json({"schedule": label(row), "created": made.created, "run": _document(run)})
+        echo_json(ask(url, document))
     elif run.state in FINISHED:
         _report(run)
     raise typer.Exit(0 if not wait or run.state == "succeeded" else 1)
@@ -52,9 +57,9 @@ def trigger(
 
 async def _announce(store: Store, row: ScheduleRow, made: Enqueued, tick: datetime | None) -> None:
     about = f"the tick {show_moment(tick, row.timezone)} of " if tick else ""
-    typer.echo(f"run {made.id} of {about}{label(row)}" + ("" if made.created else " was there already"))
+    say(f"run {made.id} of {about}{label(row)}" + ("" if made.created else " was there already"))
     if made.created and not any(row.job_id in replica.jobs for replica in await store.list_replicas()):
-        typer.echo(f"no running replica declares job {row.job_id!r}: it waits for one", err=True)
+        say(f"no running replica declares job {row.job_id!r}: it waits for one", err=True)
 
 
 async def _finished(store: Store, run_id: int, timeout: float | None) -> RunRow:
@@ -80,13 +85,8 @@ def _report(run: RunRow) -> None:
     took = ""
     if run.started_at is not None and run.finished_at is not None:
         took = f" after {spoken((run.finished_at - run.started_at).total_seconds())}"
-    typer.echo(f"run {run.id} {run.state}{took}")
+    say(f"run {run.id} {run.state}{took}")
     if run.state == "succeeded" and run.result is not None:
-        typer.echo(run.result)
+        say(run.result)
     if (why := run.error or run.reason) is not None:
-        typer.echo(why.rstrip(), err=True)
-
-
-def _document(run: RunRow) -> dict[str, Any]:
-    json = {name: getattr(run, name) for name in ("parameters", "result", "progress")}
-    return msgspec.structs.asdict(run) | {k: None if v is None else msgspec.json.decode(v) for k, v in json.items()}
+        say(why.rstrip(), err=True)

@@ -11,9 +11,20 @@ import msgspec
 import typer
 
 from rota.cli.complete import job_names, run_ids, schedule_names
+from rota.cli.schedule_name import the_schedule
 from rota.cli.since import parse_since
-from rota.errors import BadInput, NotFound
+from rota.errors import BadInput
 from rota.store import RunFilter, RunRow, Store
+
+_GREATEST = 2**63 - 1
+
+
+def storable(number: int | list[int] | None) -> int | list[int] | None:
+    """What no column of either store can hold is no number of a run, nor a limit."""
+    numbers = number if isinstance(number, list) else [number or 0]
+    if any(each > _GREATEST for each in numbers):
+        raise typer.BadParameter(f"{max(numbers)} is too large")
+    return number
 
 
 class RunState(StrEnum):
@@ -30,7 +41,12 @@ class RunState(StrEnum):
 JobOf = Annotated[str | None, typer.Option("--job", help="Of this job.", autocompletion=job_names)]
 ScheduleOf = Annotated[
     str | None,
-    typer.Option("--schedule", metavar="JOB[/NAME]", help="Made by this schedule.", autocompletion=schedule_names),
+    typer.Option(
+        "--schedule",
+        metavar="SCHEDULE",
+        help="Made by this one: JOB, JOB/NAME or its id.",
+        autocompletion=schedule_names,
+    ),
 ]
 StateOf = Annotated[list[RunState] | None, typer.Option("--state", help="In this state; may be repeated.")]
 Since = Annotated[
@@ -39,9 +55,12 @@ Since = Annotated[
 ]
 Key = Annotated[str | None, typer.Option("--key", metavar="PREFIX", help="Whose idempotency key begins so.")]
 Correlation = Annotated[str | None, typer.Option("--correlation", metavar="ID", help="With this correlation id.")]
-RunId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The run's number.", autocompletion=run_ids)]
+RunId = Annotated[
+    int, typer.Argument(metavar="ID", min=1, callback=storable, help="The run's number.", autocompletion=run_ids)
+]
 RunIds = Annotated[
-    list[int] | None, typer.Argument(metavar="ID...", min=1, help="Numbers of runs.", autocompletion=run_ids)
+    list[int] | None,
+    typer.Argument(metavar="ID...", min=1, callback=storable, help="Numbers of runs.", autocompletion=run_ids),
 ]
 
 
@@ -64,7 +83,7 @@ class Which:
             raise BadInput(f"--limit must be above 0, not {limit}")
         return RunFilter(
             job_id=self.job,
-            config_id=await _schedule_id(store, self.schedule) if self.schedule else None,
+            config_id=(await the_schedule(store, self.schedule)).id if self.schedule else None,
             states=tuple(state.value for state in self.states) if self.states else None,
             since=parse_since(self.since, now) if self.since else None,
             key_prefix=self.key,
@@ -88,17 +107,3 @@ def matches(row: RunRow, which: RunFilter) -> bool:
 def unbound(which: RunFilter, **changes: object) -> RunFilter:
     """The same runs, in another light."""
     return msgspec.structs.replace(which, **changes)
-
-
-async def _schedule_id(store: Store, named: str) -> int:
-    """JOB/NAME, or JOB where it has one schedule only. A name may contain a slash, and so may a job's."""
-    rows = await store.list_schedules()
-    exact = [row for row in rows if f"{row.job_id}/{row.name}" == named]
-    found = exact or [row for row in rows if row.job_id == named]
-    if len(found) == 1:
-        return found[0].id
-    if found:
-        names = ", ".join(f"{row.job_id}/{row.name}" for row in found)
-        raise BadInput(f"job {named!r} has {len(found)} schedules; say which: {names}")
-    names = ", ".join(f"{row.job_id}/{row.name}" for row in rows[:20]) or "none"
-    raise NotFound(f"there is no schedule {named!r}; there are: {names}")

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 
+from rota.address import place
 from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
 from rota.stores.postgres.pool import Connection as Connection
 from rota.stores.postgres.pool import Pool
@@ -111,9 +111,8 @@ class translated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or error is self.spared or isinstance(error, RotaError):
             return
-        parts = urlsplit(self._url)
-        address = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}" if parts.hostname else ""
-        where = f"Postgres at {address or 'the default socket'}"
+        hosts, database = place(self._url)
+        where = f"Postgres at {f'{hosts}/{database}'.rstrip('/') if hosts else 'the default socket'}"
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             raise StoreUnavailable(f"{where} is read-only: point the url at the primary") from error
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
