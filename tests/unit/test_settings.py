@@ -73,7 +73,7 @@ def test_an_address_that_cannot_be_read_is_refused_and_not_shown(name: str, addr
         ("postgresql://user@[::1]:5432/db?sslmode=require", ("[::1]:5432", "db")),
         ("postgresql://user:pw@one:5432,two:5433/db?target_session_attrs=primary", ("one:5432,two:5433", "db")),
         ("postgresql://%2Fvar%2Frun/db", ("%2Fvar%2Frun", "db")),
-        ("postgres:///?host=/var/run&user=a@b", ("", "")),
+        ("postgres:///?host=/var/run&user=a@b", ("/var/run", "")),
         ("postgresql://", ("", "")),
     ],
 )
