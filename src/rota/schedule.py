@@ -10,7 +10,7 @@ import msgspec
 
 from rota.errors import BadInput, BadParameters, NotFound, StaleWrite
 from rota.job import check_priority
-from rota.moment import check_instant
+from rota.moment import check_instant, show_moment
 from rota.options import ScheduleChanges
 from rota.policy import CATCH_UPS, OVERLAPS
 from rota.run import Run
@@ -93,6 +93,19 @@ def _check_storable(value: Any) -> None:
         raise BadParameters("parameters cannot hold the character NUL, which Postgres does not store")
 
 
+def check_tick(row: ScheduleRow, due_at: datetime) -> None:
+    """`BadInput` for an instant at which it does not tick: that would be an entry of the ledger that nobody expects."""
+    check_instant("due_at", due_at)
+    table = timetable(row.cron, row.timezone)
+    before = table.latest(due_at)
+    if before != due_at:
+        near = " and ".join(
+            show_moment(tick, row.timezone) for tick in (before, table.next(due_at)) if tick is not None
+        )
+        shown = show_moment(due_at, row.timezone)
+        raise BadInput(f"{row.job_id}/{row.name} does not tick at {shown}; its ticks near it: {near}")
+
+
 class Schedule:
     """A handle on a row of `scheduler_configs`. Every change goes by the version that was read."""
 
@@ -137,7 +150,7 @@ class Schedule:
     async def trigger(self, due_at: datetime | None = None) -> Run[Any]:
         """A run now, besides the schedule's own; with `due_at` the run of that tick, which exists once only."""
         if due_at is not None:
-            check_instant("due_at", due_at)
+            check_tick(await self.refresh(), due_at)
         made = await self._app.store.trigger(self.row.id, due_at)
         self._app.hint("schedules")
         return Run(self._app, made.id, self.row.job_id, created=made.created)

@@ -204,6 +204,8 @@ async def test_schedules_made_and_changed_at_run_time(url: str) -> None:
         first, second = await schedule.trigger(due), await schedule.trigger(due)
         assert (first.id, second.created) == (second.id, False)
         assert (await first.row()).idempotency_key == schedule.key(due)
+        with pytest.raises(BadInput, match=r"greet/eu does not tick at .*; its ticks near it: "):
+            await schedule.trigger(due + timedelta(milliseconds=1))
         await schedule.delete()
         assert await app.schedules() == []
         assert (await first.row()).config_id is None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +17,7 @@ import pytest
 from rota import Rota
 from rota.cli.verdict import require_unused
 from rota.errors import BadInput
+from tests.cli.terminal import on_a_terminal
 from tests.harness import execute
 
 CLEAN = "Every tick is accounted for: none lost, none twice."
@@ -38,31 +35,6 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
         [sys.executable, "-m", "rota", "demo", *arguments], env=os.environ | {"TMPDIR": str(folder)} | environment,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def on_a_terminal(folder: Path, *arguments: str, interrupt_at: str | None = None) -> tuple[int, str]:
-    """Run the demo on a terminal of 80 x 24; Ctrl-C is typed when it shows this. The exit code, and all it wrote."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rota", "demo", *arguments],
-        env=environment | {"TMPDIR": str(folder), "TERM": "xterm-256color"},
-        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
-    os.close(follower)
-    written = b""
-    try:
-        while chunk := os.read(leader, 65536):
-            written += chunk
-            if interrupt_at is not None and interrupt_at.encode() in written:
-                interrupt_at = None
-                os.write(leader, b"\x03")
-    except OSError:
-        pass  # the other end was closed
-    os.close(leader)
-    return process.wait(60), written.decode()
 
 
 def read_until(process: subprocess.Popen[str], pattern: str, times: int) -> list[str]:
@@ -101,7 +73,7 @@ def test_line_by_line_it_shows_the_kill_the_rescue_and_clean_books(folder: Path,
 
 
 def test_on_a_terminal_it_is_a_view_that_ends_with_the_verdict(folder: Path) -> None:
-    code, written = on_a_terminal(folder, "--seconds", "5")
+    code, written = on_a_terminal("demo", "--seconds", "5", TMPDIR=str(folder))
     assert code == 0, written
     view, _, rest = written.partition("\x1b[?1049l")
     for shown in ("REPLICAS", "SCHEDULES", "WHAT HAPPENED", "LEDGER", "kill -9", "LEADER"):
@@ -113,7 +85,7 @@ def test_on_a_terminal_it_is_a_view_that_ends_with_the_verdict(folder: Path) -> 
 
 
 def test_ctrl_c_ends_it_and_gives_the_terminal_back(folder: Path) -> None:
-    code, written = on_a_terminal(folder, interrupt_at="LEDGER")
+    code, written = on_a_terminal("demo", interrupt_at="LEDGER", TMPDIR=str(folder))
     assert code == 130
     assert "\x1b[?1049l" in written
     assert "Traceback" not in written

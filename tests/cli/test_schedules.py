@@ -17,6 +17,7 @@ import typer
 from rota import Rota
 from rota.store import ScheduleRow
 from tests.cli.calling import call
+from tests.cli.terminal import on_a_terminal
 from tests.harness import execute
 
 
@@ -407,3 +408,11 @@ def test_ctrl_c_at_a_question_changes_nothing_and_is_130(shop: str, monkeypatch:
     monkeypatch.setattr("rota.cli.schedule_edit.sure", interrupted)
     said = call("schedules", "pause", "--all", url=shop)
     assert (said.code, said.err) == (130, "rota: nothing was changed\n")
+
+
+def test_ctrl_c_at_a_question_changes_nothing(shop: str) -> None:
+    before = schedules(shop)
+    code, written = on_a_terminal("schedules", "pause", "--all", interrupt_at="[y/N]", ROTA_URL=shop)
+    assert code == 130
+    assert "Traceback" not in written
+    assert schedules(shop) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -78,7 +79,12 @@ def sure(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise BadInput(f"{question} Nobody can be asked here: give --yes")
-    typer.confirm(plain(question), abort=True, err=True)
+    # The handler of an event loop would only note a Ctrl-C, and go on waiting for the answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        typer.confirm(plain(question), abort=True, err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None:
@@ -91,7 +97,7 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in rows[0]:
-        table.add_column(Text(plain(column)), overflow="fold")
+        table.add_column(Text(plain(column)), overflow="fold", min_width=len(column))
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     _print(table)

@@ -11,11 +11,10 @@ from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
 from rota.cli.say import say
 from rota.cli.schedule_name import Named, label, the_schedule
 from rota.cli.story import Names, as_data
-from rota.errors import BadInput
 from rota.moment import read_moment, show_moment
 from rota.results import Results
+from rota.schedule import check_tick
 from rota.store import FINISHED, Enqueued, RunRow, ScheduleRow, Store
-from rota.timetable import timetable
 
 
 def trigger(
@@ -72,13 +71,9 @@ async def _finished(store: Store, run_id: int, timeout: float | None) -> RunRow:
 
 
 async def _tick(store: Store, row: ScheduleRow, text: str) -> datetime:
-    """An instant at which the schedule ticks: anything else would be an entry of the ledger that nobody expects."""
-    moment, table = read_moment(text, row.timezone, await store.now()), timetable(row.cron, row.timezone)
-    before, after = table.latest(moment), table.next(moment)
-    if before == moment:
-        return moment.astimezone(UTC)
-    near = " and ".join(show_moment(each, row.timezone) for each in (before, after) if each is not None)
-    raise BadInput(f"{label(row)} does not tick at {show_moment(moment, row.timezone)}; its ticks near it: {near}")
+    moment = read_moment(text, row.timezone, await store.now())
+    check_tick(row, moment)
+    return moment.astimezone(UTC)
 
 
 def _report(run: RunRow) -> None:
