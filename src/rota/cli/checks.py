@@ -55,7 +55,7 @@ def check_installed() -> list[Finding]:
     extras = {"uvloop": "fast", "opentelemetry": "telemetry", "lightkube": "kubernetes"}
     there = [module for module in extras if find_spec(module)]
     missing = [f"{module} (pip install 'rota[{extra}]')" for module, extra in extras.items() if module not in there]
-    said = f"rota {__version__}, Python {platform.python_version()}; {', '.join(there) or 'no extras'}"
+    said = f"rota {__version__}, Python {platform.python_version()}; {', '.join(there) or 'no other extras'}"
     return [ok("installed", said + (f"; not: {', '.join(missing)}" if missing else ""))]
 
 

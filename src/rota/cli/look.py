@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -79,12 +78,7 @@ def sure(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise BadInput(f"{question} Nobody can be asked here: give --yes")
-    # The handler of an event loop would only note a Ctrl-C, and go on waiting for the answer.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        typer.confirm(plain(question), abort=True, err=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    typer.confirm(plain(question), abort=True, err=True)
 
 
 def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None:
