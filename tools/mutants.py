@@ -237,8 +237,8 @@ MUTANTS = [
     Mutant(
         "a claim whose reply was lost is forgotten",
         "src/rota/worker.py",
-        "                while not (standing := self._standing()):\n",
-        "                return 0\n                while not (standing := self._standing()):\n",
+        "                while not (standing := self._standing()) and not self._stopping:\n",
+        "                return 0\n                while not (standing := self._standing()) and not self._stopping:\n",
         "tests/cluster/test_commit_cut.py -k connections",
     ),
     Mutant(
@@ -258,8 +258,8 @@ MUTANTS = [
     Mutant(
         "a claim goes on under a number that was given up",
         "src/rota/worker.py",
-        "                if standing != replica_id:\n",
-        "                if False:\n",
+        "                if standing != replica_id or self._stopping:\n",
+        "                if self._stopping:\n",
         "tests/app/test_oddities.py -k given_up",
     ),
     Mutant(
@@ -619,6 +619,10 @@ def caught(mutant: Mutant) -> tuple[bool, str]:
 
 
 def main() -> None:
+    for mutant in MUTANTS:
+        found = (ROOT / mutant.file).read_text().count(mutant.before)
+        if found != 1:
+            sys.exit(f"{mutant.name!r}: what it takes away is {found} times in {mutant.file}")
     chosen = [m for m in MUTANTS if not sys.argv[1:] or any(word in m.name for word in sys.argv[1:])]
     survivors = []
     for number, mutant in enumerate(chosen, 1):
