@@ -196,8 +196,7 @@ class Body:
             await beat  # it has done what it had to in this term; it still is where it is
         finally:
             beat.cancel()
-            with contextlib.suppress(LeadershipLost, StoreUnavailable):
-                await me.save_changes()
+            await self._save_last(me)
 
     async def _begin(self, leadership: Leadership) -> Singleton[Any]:
         declared, store, replica = self._declared, self._store(), self._replica()
@@ -229,8 +228,20 @@ class Body:
             except StoreUnavailable:
                 continue  # if that lasts, the term ends
             except RotaError as error:
-                fence = me.leadership.fence
-                self._emit(LeaderFailed(fence.role, fence.term, self.__qualname__, error, self._declared.heartbeat))
+                self._complain(me, error)
+
+    async def _save_last(self, me: Singleton[Any]) -> None:
+        """Nothing is raised: a body that is asked to stop has stopped."""
+        try:
+            await me.save_changes()
+        except (LeadershipLost, StoreUnavailable):
+            pass
+        except RotaError as error:
+            self._complain(me, error)
+
+    def _complain(self, me: Singleton[Any], error: RotaError) -> None:
+        fence = me.leadership.fence
+        self._emit(LeaderFailed(fence.role, fence.term, self.__qualname__, error, self._declared.heartbeat))
 
     def _look_at(self, row: SingletonRow) -> None:
         if not row.healthy and self._was_healthy:

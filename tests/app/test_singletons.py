@@ -10,7 +10,7 @@ import pytest
 from rota import BadInput, LeadershipLost, NameClash, Rota, Singleton, WrongState
 from rota.contract.singletons import role_of
 from rota.errors import RotaError
-from rota.events import LeaderFailed, SingletonUnhealthy, StateUnreadable
+from rota.events import LeaderFailed, LeaderStuck, SingletonUnhealthy, StateUnreadable
 from tests.app.waiting import until
 from tests.harness import execute, move_clock
 
@@ -190,8 +190,11 @@ async def test_a_change_that_cannot_be_stored_is_reported(url: str) -> None:
         me.state.names.append(object())  # type: ignore[arg-type]
         await asyncio.Event().wait()
 
+    stuck: list[LeaderStuck] = []
+    app.events.subscribe(LeaderStuck, stuck.append)
     async with app:
         await asyncio.wait_for(said.wait(), 30)
+    assert stuck == [], "what cannot be stored does not keep it from stopping"
 
 
 async def test_executions_are_counted_at_once(url: str) -> None:

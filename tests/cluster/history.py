@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 ORDER = ("won", "recover", "become", "serve", "lose_begin", "lose_end", "released")
-KINDS = (*ORDER, "over", "write_ok", "write_refused")
+KINDS = (*ORDER, "over", "lose_cut", "write_ok", "write_refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,10 @@ def _way(events: list[Happened]) -> Iterator[str]:
     for needed, then in (("won", "recover"), ("recover", "become"), ("become", "serve"), ("become", "lose_begin")):
         if then in first and needed not in first:
             yield f"{then} without {needed}"
-    if "released" in first and "lose_begin" in first and "lose_end" not in first:
+    if "released" in first and "lose_begin" in first and not first.keys() & {"lose_end", "lose_cut"}:
         yield "released before the lose hook has ended"
+    if "lose_cut" in first and not ("over" in first and first["over"].lost):
+        yield "the lose hook was cut short though the term was not lost"
     if "released" in first and "become" in first and "lose_begin" not in first:
         yield "released without the lose hook"
     for event in events:

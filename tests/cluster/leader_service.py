@@ -160,7 +160,11 @@ def declare(role: str) -> None:
     @app.on_lose_leadership(role=role)
     async def lose(me: Leadership) -> None:
         note("lose_begin", me.fence)
-        await asyncio.sleep(float(os.environ.get("ROTA_TEST_FAREWELL", "0.05")))
+        try:
+            await asyncio.sleep(float(os.environ.get("ROTA_TEST_FAREWELL", "0.05")))
+        except asyncio.CancelledError:
+            note("lose_cut", me.fence)
+            raise
         note("lose_end", me.fence)
 
     @app.leader_only(role=role, takeover="strict" if os.environ.get("ROTA_TEST_STRICT") else None)

@@ -116,6 +116,9 @@ BAD: dict[str, tuple[History, str]] = {
         "released without the lose hook",
     ),
     "the lose hook never ends": (edited("lose_end", lambda e: None), "before the lose hook has ended"),
+    "the lose hook is cut short though the term was given up": (
+        edited("lose_end", lambda e: replace(e, event="lose_cut")), "cut short though the term was not lost",
+    ),
     "a service writes when the term was lost": (
         (lambda h: ([replace(e, lost=True) if e.event == "over" else e for e in h[0]], h[1], h[2]))(
             edited("write_ok", lambda e: replace(e, since=65, at=68))
