@@ -94,7 +94,7 @@ async def test_a_graceful_stop_hands_on_after_the_lose_hook(url: str, tmp_path: 
 
 
 async def test_a_leader_that_is_asked_to_steps_down(url: str, tmp_path: Path) -> None:
-    async with leaders(url, tmp_path, 3, **DEFAULTS) as it:  # nobody dies here, also not of a busy machine
+    async with leaders(url, tmp_path, count=3, **DEFAULTS) as it:  # nobody dies here, also not of a busy machine
         first, term = await it.leader()
         await _ask(it, "leader", None)
         second, again = await it.leader(after=term)
