@@ -30,6 +30,19 @@ async def test_a_killed_leader_is_replaced(url: str, tmp_path: Path) -> None:
             await it.replace(victim)
 
 
+async def test_where_takeover_is_strict_nobody_begins_while_the_last_one_may_trust_itself(
+    url: str, tmp_path: Path
+) -> None:
+    async with leaders(url, tmp_path, count=2, ROTA_TEST_STRICT="1", **DEFAULTS) as it:
+        victim, term = await it.leader()
+        killed = time.monotonic_ns()
+        await victim.kill()
+        _, won = await it.saw("won", after=term)
+        # Counted from its last beat, which may be two old.
+        silence = float(DEFAULTS["ROTA_LEASE"]) - 2 * float(DEFAULTS["ROTA_BEAT"])
+        assert won["at"] - killed > silence * 1e9
+
+
 async def test_a_frozen_leader_is_replaced_and_its_late_writes_are_refused(url: str, tmp_path: Path) -> None:
     async with leaders(url, tmp_path) as it:
         for _ in range(2):
