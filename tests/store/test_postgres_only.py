@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from rota.store import Enqueued, JobRow, NewRun
-from rota.stores.postgres import runs
+from rota.stores.postgres import caller, runs
+from rota.stores.postgres.connection import QUERIES
 from tests.app.waiting import until
 from tests.harness import Databases, execute
 from tests.store.steps import JOB, opened
@@ -39,6 +41,17 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]
+
+
+def test_a_callers_key_whose_run_is_pruned_meanwhile_makes_a_new_one() -> None:
+    talk = caller._making([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k")])
+    assert next(talk)[0] == QUERIES["enqueue.given"]
+    assert talk.send([(1, 10, True, 1), (2, 11, False, 1)])[0] == QUERIES["enqueue.given_existing"]
+    sql, text = talk.send([])
+    assert (sql, msgspec.json.decode(text)[0]["key"]) == (QUERIES["enqueue.given"], "k")
+    with pytest.raises(StopIteration) as ended:
+        talk.send([(1, 12, True, 1)])
+    assert ended.value.value == [Enqueued(id=10, created=True), Enqueued(id=12, created=True)]
 
 
 async def test_a_run_that_is_cancelled_while_it_is_admitted_takes_no_slot(databases: Databases, tmp_path: Path) -> None:

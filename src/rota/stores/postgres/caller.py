@@ -66,10 +66,12 @@ def _making(runs: Sequence[NewRun]) -> Talk:
     there: dict[int, int] = {}
     if missing:
         there = dict((yield QUERIES["enqueue.given_existing"], _text(missing)))
-    return [
-        Enqueued(id=ids[n], created=True) if n in ids else Enqueued(id=there[n], created=False)
-        for n in range(1, len(runs) + 1)
-    ]
+    found = {n: Enqueued(id=run_id, created=True) for n, run_id in ids.items()}
+    found |= {n: Enqueued(id=run_id, created=False) for n, run_id in there.items()}
+    # What was there a moment ago may have been pruned since: its key is free again.
+    gone = [n for n in range(1, len(runs) + 1) if n not in found]
+    found |= dict(zip(gone, (yield from _making([runs[n - 1] for n in gone])), strict=True))
+    return [found[n] for n in sorted(found)]
 
 
 def _text(value: Any) -> str:
