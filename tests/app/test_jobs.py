@@ -7,6 +7,8 @@ import contextvars
 import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from rota import (
     Permanent,
     Retry,
     Rota,
+    Run,
     RunFailed,
     Timeout,
     WrongState,
@@ -200,15 +203,15 @@ async def test_a_running_handler_is_cancelled_on_request(url: str) -> None:
 
     async with app:
         for run in (await endless.enqueue(), await polite.enqueue()):
-            await until(lambda run=run: _is(run, "running"))  # type: ignore[misc]
+            await until(partial(_is, run, "running"))
             assert await run.cancel() == "running"
             with pytest.raises(RunFailed, match="cancelled"):
                 await run.result(30)
         assert stopped.is_set()
 
 
-async def _is(run, state: str) -> bool:  # type: ignore[no-untyped-def]
-    return bool(await run.state() == state)
+async def _is(run: Run[Any], state: str) -> bool:
+    return await run.state() == state
 
 
 async def test_a_queued_run_that_is_cancelled_never_starts_and_can_be_retried(url: str) -> None:

@@ -25,6 +25,7 @@ from rota.service import Wake
 from rota.store import RunFilter, RunRow
 from rota.testing.clock import Clock, duration, execute, in_utc
 from rota.testing.front import fronted
+from rota.testing.gate import Passage
 from rota.testing.member import Condition, Member
 from rota.testing.ran import Ran, ran
 from rota.testing.stepped import Twin
@@ -214,9 +215,7 @@ class Cluster:
 
     async def pause(self, index: int) -> None:
         """Freeze it, as SIGSTOP: no beat, and its async handlers stop at their next `await`."""
-        self._member(index, "alive").condition = "paused"
-        self.replicas[index]._twin.gate.set("frozen")
-        self._stirred.set_here()
+        self._shut(self._member(index, "alive"), "paused", "frozen")
 
     async def resume(self, index: int) -> None:
         """It wakes up, and does not know yet for how long it was away: its next beat tells."""
@@ -224,13 +223,16 @@ class Cluster:
 
     async def partition(self, index: int) -> None:
         """It cannot reach the store, and does not hear from it; its handlers go on."""
-        self._member(index, "alive").condition = "cut off"
-        self.replicas[index]._twin.gate.set("cut")
-        self._stirred.set_here()
+        self._shut(self._member(index, "alive"), "cut off", "cut")
 
     async def heal(self, index: int) -> None:
         """It can reach the store again; its next beat tells whether it was given up."""
         await self._open(self._member(index, "cut off"))
+
+    def _shut(self, member: Member, condition: Condition, passage: Passage) -> None:
+        member.condition = condition
+        member._twin.gate.set(passage)
+        self._stirred.set_here()
 
     async def _open(self, member: Member) -> None:
         member.condition, member._silent_for = "alive", 0.0
