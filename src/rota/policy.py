@@ -107,6 +107,8 @@ class Decider:
     def __init__(self, *, late_after: float, check: Callable[[str, str], str | None]) -> None:
         self._late_after = timedelta(seconds=late_after)
         self._check = lru_cache(maxsize=256)(check)  # many schedules of a job have the same parameters, or none
+        self._ready: tuple[Tick, ...] = ()
+        """What was made last: schedules that are due at the same instant have the same tick."""
 
     def __call__(self, now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
         probing: set[str] = set()
@@ -136,10 +138,12 @@ class Decider:
             return Decision(schedule=schedule, next_run_at=schedule.next_run_at, invalid_reason=wrong)
         if schedule.next_run_at is None:
             return Decision(schedule=schedule, next_run_at=table.next(now))
+        following = table.next(schedule.next_run_at)
+        if following > now and self._undisputed(schedule, schedule.next_run_at, now):
+            ready = self._just(schedule.next_run_at)
+            return Decision(schedule=schedule, next_run_at=following, ticks=ready, plain=True)
         books = _Books(schedule, held=schedule.held, waiting=schedule.waiting)
         first: datetime | None = schedule.next_run_at
-        # Most of the time there is one tick, and the next one is to come: then nothing else has to be computed.
-        following = table.next(schedule.next_run_at)
         newest = schedule.next_run_at if following > now else table.latest(now)
         first = self._settle_pause(books, table, first, now)
         first = self._settle_stale(books, table, first, now)
@@ -154,6 +158,23 @@ class Decider:
             cancel_running=books.stop_running,
             probe=books.probe,
         )
+
+    def _undisputed(self, schedule: DueSchedule, due_at: datetime, now: datetime) -> bool:
+        """Whether the one tick that is due runs, whatever the schedule's policies are. Nearly always."""
+        late = now - due_at
+        return (
+            late < self._late_after
+            and late.total_seconds() <= schedule.skip_if_older_than_seconds
+            and (schedule.paused_at is None or schedule.resumed_at is None)
+            and (schedule.concurrency_limit == 0 or schedule.held + schedule.waiting < schedule.concurrency_limit)
+            and not schedule.job_limited
+            and schedule.breaker == "closed"
+        )
+
+    def _just(self, due_at: datetime) -> tuple[Tick, ...]:
+        if not self._ready or self._ready[0].due_at != due_at:
+            self._ready = (Tick(due_at=due_at, key=tick_key(due_at), place="ready"),)
+        return self._ready
 
     def _settle_pause(self, books: _Books, table: Timetable, first: datetime | None, now: datetime) -> datetime | None:
         """Ticks that fell into a pause never run. Returns the first one after it that is due."""

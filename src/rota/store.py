@@ -106,16 +106,30 @@ class TrippedBreaker(Row, frozen=True, kw_only=True):
     """Seconds from then on until the next probe is let through."""
 
 
-class DueSchedule(Declaration, frozen=True, kw_only=True):
-    """A schedule that is due (or was never computed), with what `decide` needs to know."""
+class DueSchedule(msgspec.Struct, frozen=True, gc=False):
+    """A schedule that is due (or was never computed), with what `decide` needs to know.
+
+    Thousands may be due at once, so a store makes one from its row as it comes: in this order.
+    """
 
     id: int
     version: int
+    job_id: str
+    cron: str
+    timezone: str | None
+    parameters: str
     next_run_at: datetime | None
     paused_at: datetime | None
     resumed_at: datetime | None
     as_declared: bool
     """Its parameters are those that some code declared."""
+    priority: int = 5
+    concurrency_limit: int = 1
+    lock_timeout_seconds: int = 300
+    overlap: str = "skip"
+    catch_up: str = "latest"
+    catch_up_limit: int = 100
+    skip_if_older_than_seconds: int = 86400
     held: int = 0
     """Slots of this schedule that are taken."""
     waiting: int = 0
@@ -147,16 +161,8 @@ class Decision(Row, frozen=True, kw_only=True):
     cancel_running: bool = False
     probe: bool = False
     invalid_reason: str | None = None
-
-    @property
-    def plain(self) -> bool:
-        """The tick that was due is ready to run, and nothing else is to be said."""
-        return (
-            len(self.ticks) == 1
-            and self.ticks[0].place == "ready"
-            and self.ticks[0].due_at == self.schedule.next_run_at
-            and not (self.cancel_running or self.probe or self.invalid_reason)
-        )
+    plain: bool = False
+    """The tick that was due is ready to run, and nothing else is to be said."""
 
 
 Decide: TypeAlias = Callable[[datetime, Sequence[DueSchedule]], list[Decision]]

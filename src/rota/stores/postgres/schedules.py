@@ -36,6 +36,8 @@ _Reached: TypeAlias = tuple[int, datetime, int]
 """Priority, due time and id of a schedule."""
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
 _FRONT: _Reached = (-1, _NEVER, 0)
+_DECIDED_BY = DueSchedule.__struct_fields__.index("held")
+"""So many columns of a claimed row are what a decision is made by."""
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
@@ -216,12 +218,13 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
     breakers: dict[str, asyncpg.Record] = {}
     if tripped := sorted(name for name in names if name in taken and taken[name]["breaker"] != "closed"):
         breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
-    due, fields = [], list(rows[0].keys())[:-2]  # all but `now` and `locked`
-    for row in rows:
-        schedule = DueSchedule(**dict(zip(fields, row, strict=False)))
-        if taken:
+    due = [DueSchedule(*row[:_DECIDED_BY]) for row in rows]
+    if not taken:
+        return due
+    for place, schedule in enumerate(due):
+        if schedule.id in taken or schedule.job_id in taken:
             mine, of_job, breaker = taken.get(schedule.id), taken.get(schedule.job_id), breakers.get(schedule.job_id)
-            schedule = msgspec.structs.replace(
+            due[place] = msgspec.structs.replace(
                 schedule,
                 held=mine["held"] if mine else 0,
                 waiting=mine["waiting"] if mine else 0,
@@ -229,7 +232,6 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
                 breaker=breaker["breaker"] if breaker else "closed",
                 breaker_retry_at=breaker["retry_at"] if breaker else None,
             )
-        due.append(schedule)
     return due
 
 
@@ -240,8 +242,13 @@ async def _write(
     others = [d for d in decisions if not d.plain] if len(plain) < len(decisions) else []
     runs = ready = made = advanced = 0
     if plain:
-        values = [(d.schedule.id, d.schedule.version, d.ticks[0].key, d.next_run_at) for d in plain]
-        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *pg.columns(values, 4), TZDATA_VERSION)
+        values = (
+            [d.schedule.id for d in plain],
+            [d.schedule.version for d in plain],
+            [d.ticks[0].key for d in plain],
+            [d.next_run_at for d in plain],
+        )
+        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *values, TZDATA_VERSION)
         runs = ready = made = written["made"]
         advanced = written["advanced"]
     if others:

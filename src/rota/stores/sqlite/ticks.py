@@ -71,23 +71,19 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
     """The schedules to decide on, and those that an operator holds."""
     due, contended = [], []
     for (
-        schedule_id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
-        parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds, next_run_at, paused_at,
-        resumed_at, version, as_declared, held, waiting, job_limited, breaker, breaker_changed_at, pause, is_contended,
+        schedule_id, version, job_id, cron, timezone, parameters, next_run_at, paused_at, resumed_at, as_declared,
+        priority, limit, timeout, overlap, catch_up, catch_up_limit, stale_after, held, waiting, job_limited, breaker,
+        breaker_changed_at, pause, is_contended,
     ) in _claimed(db, values):  # fmt: skip
         if is_contended:
             contended.append(schedule_id)
             continue
         tripped = optional_time(breaker_changed_at)
         due.append(DueSchedule(
-            id=schedule_id, job_id=job_id, name=name, cron=cron, timezone=timezone, enabled=bool(enabled),
-            priority=priority, concurrency_limit=concurrency_limit, lock_timeout_seconds=lock_timeout_seconds,
-            parameters=parameters, overlap=overlap, catch_up=catch_up, catch_up_limit=catch_up_limit,
-            skip_if_older_than_seconds=skip_if_older_than_seconds, version=version,
-            next_run_at=optional_time(next_run_at), paused_at=optional_time(paused_at),
-            resumed_at=optional_time(resumed_at), as_declared=bool(as_declared), held=held, waiting=waiting,
-            job_limited=bool(job_limited), breaker=breaker,
-            breaker_retry_at=tripped and tripped + timedelta(seconds=pause),
+            schedule_id, version, job_id, cron, timezone, parameters, optional_time(next_run_at),
+            optional_time(paused_at), optional_time(resumed_at), bool(as_declared), priority, limit, timeout, overlap,
+            catch_up, catch_up_limit, stale_after, held, waiting, bool(job_limited), breaker,
+            tripped and tripped + timedelta(seconds=pause),
         ))  # fmt: skip
     return due, tuple(contended)
 

@@ -119,10 +119,10 @@ with clock as materialized (select rota.rota_now() as now),
 due as materialized (
     select d.* from rota.priorities p
     cross join lateral (
-        select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit,
-               c.lock_timeout_seconds, c.parameters, c.overlap,
-               coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.catch_up,
-               c.catch_up_limit, c.skip_if_older_than_seconds, c.next_run_at, c.paused_at, c.resumed_at, c.version
+        select c.id, c.version, c.job_id, c.cron, c.timezone, c.parameters, c.next_run_at, c.paused_at, c.resumed_at,
+               coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.priority,
+               c.concurrency_limit, c.lock_timeout_seconds, c.overlap, c.catch_up, c.catch_up_limit,
+               c.skip_if_older_than_seconds
         from rota.scheduler_configs c
         where c.enabled and c.invalid_reason is null and c.priority = p.priority
             and coalesce(c.next_run_at, '-infinity') <= (select now from clock)
@@ -136,9 +136,9 @@ due as materialized (
     ) as d
     limit $3
 )
-select due.id, job_id, name, cron, timezone, enabled, priority, concurrency_limit, lock_timeout_seconds,
-       parameters::text as parameters, overlap, catch_up, catch_up_limit, skip_if_older_than_seconds,
-       next_run_at, paused_at, resumed_at, version, as_declared, clock.now,
+select due.id, version, job_id, cron, timezone, parameters::text as parameters, next_run_at, paused_at, resumed_at,
+       as_declared, priority, concurrency_limit, lock_timeout_seconds, overlap, catch_up, catch_up_limit,
+       skip_if_older_than_seconds, clock.now,
        case when $4 then pg_try_advisory_xact_lock($5, due.id) else true end as locked
 from due, clock
 

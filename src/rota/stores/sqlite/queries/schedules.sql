@@ -135,10 +135,10 @@ select priority from step where priority is not null
 
 -- name: fire_due.claim
 -- The write lock is held, so nobody else makes these ticks. By a row in schedule_holds an operator holds a schedule.
-select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit, c.lock_timeout_seconds,
-       c.parameters, c.overlap, c.catch_up, c.catch_up_limit, c.skip_if_older_than_seconds,
-       c.next_run_at, c.paused_at, c.resumed_at, c.version,
+select c.id, c.version, c.job_id, c.cron, c.timezone, c.parameters, c.next_run_at, c.paused_at, c.resumed_at,
        coalesce(json_extract(c.declared, '$.parameters') = c.parameters, 0) as as_declared,
+       c.priority, c.concurrency_limit, c.lock_timeout_seconds, c.overlap, c.catch_up, c.catch_up_limit,
+       c.skip_if_older_than_seconds,
        (select count(*) from scheduler_locks l where l.config_id = c.id and l.expires_at > :now) as held,
        (select count(*) from waiting w where w.by_config = 1 and w.config_id = c.id) as waiting,
        coalesce(j.concurrency_limit > 0, 0) as job_limited,
