@@ -7,20 +7,56 @@ belongs to the process that made it. A forked child has neither the loop's threa
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rota.clock import steady
 from rota.errors import BadInput, Forked, NotOpen, Timeout
 
 T = TypeVar("T")
 _SLICE = 0.5
+
+
+class _Call(Generic[T]):
+    """A coroutine on its way into the loop, and how to stop it wherever it is."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine, self.whole = coroutine, self._run()
+        self._task: asyncio.Task[Any] | None = None
+        self._dropped = False
+
+    async def _run(self) -> T:
+        self._task = asyncio.current_task()
+        if self._dropped:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        return await self._coroutine
+
+    def refuse(self) -> None:
+        """It never got as far as the loop."""
+        self.whole.close()
+        self._coroutine.close()
+
+    def drop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """By whoever waited for it, and may have been interrupted before it was handed over, or after."""
+        self._dropped = True
+        with suppress(RuntimeError):  # the loop has ended, and the task with it
+            loop.call_soon_threadsafe(self._stop, loop)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            loop.call_soon(self._give_up)  # behind its first step, if it was handed over
+
+    def _give_up(self) -> None:
+        if self._task is None:
+            self.refuse()
 
 
 class Portal:
@@ -49,15 +85,16 @@ class Portal:
 
     def wait(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
         """Run it in the loop and wait for it here, in the caller's context; cancel it if the wait does not last."""
+        call = _Call(coroutine)
         try:
             self.check_process()
             self._check_thread()
-            future = self._submit(coroutine)
-        except BaseException:
-            # By Ctrl-C it may have been handed over already, and be at work in the loop's thread.
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                with suppress(ValueError):
-                    coroutine.close()
+            future = self._submit(call)
+        except Exception:
+            call.refuse()
+            raise
+        except BaseException:  # Ctrl-C: it may have been handed over already
+            call.drop(self._loop)
             raise
         try:
             return self._result(future, timeout)
@@ -65,8 +102,8 @@ class Portal:
             if self._closed:
                 raise NotOpen from None
             raise
-        except BaseException:  # Ctrl-C, for one
-            future.cancel()
+        except BaseException:
+            call.drop(self._loop)
             raise
 
     @staticmethod
@@ -89,12 +126,12 @@ class Portal:
         for future in list(self._waited_for):
             future.cancel()
 
-    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, call: _Call[T]) -> Future[T]:
         # Under the gate: what is submitted is either refused here or seen by `close`.
         with self._gate:
             if self._closed or self._loop.is_closed():
                 raise NotOpen
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(call.whole, self._loop)
             self._waited_for.add(future)
         future.add_done_callback(self._waited_for.discard)
         return future
