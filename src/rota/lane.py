@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,19 +31,45 @@ class Lane(ABC):
         self.held = 0
         """Runs that were submitted and have not come back."""
         self._ahead = 0
-        self._done_since = 0
+        self._done_since, self._busy, self._since = 0, 0.0, 0.0
         self.more = False
         """The last look may have left something behind: claim again as soon as there is room."""
+        self.asked = 0
+        """So many are being claimed,"""
+        self.kept = 0
+        """and so many places are kept for ticks that are about to be made."""
 
     def room(self) -> int:
         """How many runs to claim now: none while the queue is more than half full."""
         most = self._places + self._ahead
         return most - self.held if self.held < self._places or self.held * 2 < most else 0
 
-    def learn(self, seconds: float) -> None:
-        """Claim ahead only what is gone in a moment, so that nobody else could have run it sooner."""
-        done, self._done_since = self._done_since, 0
-        self._ahead = min(_MOST_AHEAD, int(done / seconds * _AHEAD_SECONDS)) if self._places > 1 else 0
+    def room_beside(self, others: int) -> int:
+        """The same while so many may still come from elsewhere. What is gone in a moment may come from both sides."""
+        room = self.room()
+        return max(room - others, min(room, self._ahead))
+
+    def learn(self) -> None:
+        """Claim ahead only what is gone in a moment, so that nobody else could have run it sooner.
+
+        By what was done while there was something to do; but a few quick ones say little of the next.
+        """
+        now = time.monotonic()
+        if self.held:
+            self._busy, self._since = self._busy + now - self._since, now
+        done, busy = self._done_since, max(self._busy, 1e-6)
+        self._done_since, self._busy = 0, 0.0
+        self._ahead = min(_MOST_AHEAD, int(done / busy * _AHEAD_SECONDS), 2 * done) if self._places > 1 else 0
+
+    def _entered(self, count: int) -> None:
+        if not self.held:
+            self._since = time.monotonic()
+        self.held += count
+
+    def _left(self, count: int) -> None:
+        self.held -= count
+        if not self.held:
+            self._busy += time.monotonic() - self._since
 
     def take_queued(self) -> list[Attempt]:
         """Give back what has not started."""
@@ -50,7 +77,7 @@ class Lane(ABC):
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self.queue.popleft())
-        self.held -= len(taken)
+        self._left(len(taken))
         return taken
 
     @abstractmethod
@@ -74,7 +101,7 @@ class AsyncLane(Lane):
         self._context = contextvars.copy_context()
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        self.held += len(attempts)
+        self._entered(len(attempts))
         self.queue.extend(attempts)
         for _ in attempts:
             while self._idle:
@@ -107,7 +134,7 @@ class AsyncLane(Lane):
             try:
                 await self._execute(attempt, task)
             finally:
-                self.held -= 1
+                self._left(1)
                 self._done_since += 1
             if len(contextvars.copy_context()) != clean:
                 # The handler left context variables behind; they must not reach the next run.
@@ -147,7 +174,7 @@ class ThreadLane(Lane):
         self._threads: list[threading.Thread] = []
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        self.held += len(attempts)
+        self._entered(len(attempts))
         with self._work_there:
             self.queue.extend(attempts)
             self._work_there.notify(len(attempts))
@@ -187,7 +214,7 @@ class ThreadLane(Lane):
         self._drain_due = False
         while self._done:
             attempt, outcome = self._done.popleft()
-            self.held -= 1
+            self._left(1)
             self._done_since += 1
             self._settle(attempt, outcome)
 

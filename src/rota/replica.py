@@ -28,6 +28,7 @@ from rota.elector import Elector
 from rota.errors import BadInput, CannotListen, RotaError, StoreUnavailable
 from rota.events import Event, HintsOff, LoopBlocked, ReplicaDeposed, ReplicaJoined, ReplicaLeft, StoreReplaced
 from rota.leader import end_process
+from rota.offer import Hands
 from rota.scheduler import Scheduler
 from rota.service import Service
 from rota.settings import Settings
@@ -41,7 +42,7 @@ SCHEDULER_ROLE = "rota.scheduler"
 _BLOCKED_AFTER = 1.0
 
 
-class Crew(Protocol):
+class Crew(Hands, Protocol):
     """What the control plane needs of the worker; all of it may be called from any thread."""
 
     @property
@@ -341,6 +342,7 @@ class Replica:
             advisory=self.settings.scheduler_advisory_locks,
             made_ready=self._made_ready,
             emit=self.emit,
+            hands=self.crew,
             may=self._schedules,
         )
         self.caretaker = Caretaker(self.store, keep_days=self.settings.keep_days, freed=self._freed, emit=self.emit)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rota.contract.places import nowhere
 from rota.errors import StaleWrite
 from rota.events import Event, ScheduleContended, ScheduleInvalid, TicksFired, WriteContended
+from rota.offer import Hands
 from rota.service import Service
-from rota.store import Agenda, Decide, Fired, Store
+from rota.store import Agenda, Claim, Decide, Fired, Store
 
 _BATCH = 1000
 _LONGEST_SLEEP = 60.0
@@ -42,10 +44,11 @@ class Scheduler(Service):
         advisory: bool,
         made_ready: Callable[[int], None],
         emit: Callable[[Event], None],
+        hands: Hands | None = None,
         may: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(emit)
-        self._may = may
+        self._may, self._hands = may, hands
         self._store, self._decide, self._jobs, self._advisory = store, decide, jobs, advisory
         self._batch = min(_BATCH, store.most_locked) if advisory else _BATCH
         self._made_ready = made_ready
@@ -89,13 +92,22 @@ class Scheduler(Service):
     async def _fire(self) -> Fired:
         now = time.monotonic()
         leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
+        offer = self._hands.offer(self._batch) if self._hands is not None else None
+        begun: Sequence[Claim] | None = None
         try:
             fired = await self._store.fire_due(
-                self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave
-            )
+                self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave,
+                start=offer.places if offer is not None else nowhere,
+            )  # fmt: skip
+            begun = fired.claims
         except StaleWrite as error:
+            begun = ()
             self.emit(WriteContended(str(error)))
             return Fired()
+        finally:
+            if offer is not None and self._hands is not None:
+                offer.close()
+                self._hands.fill(offer, begun if begun is not None or offer.taken_up else ())
         self._note_contention(fired.contended, set(leave))
         for schedule_id, reason in fired.invalid:
             self.emit(ScheduleInvalid(schedule_id, reason))

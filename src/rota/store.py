@@ -25,6 +25,7 @@ from rota.clock import steady
 from rota.contract.findings import Diagnosis
 from rota.contract.locks import Locks
 from rota.contract.nodes import Nodes
+from rota.contract.places import Start, nowhere
 from rota.contract.roles import Roles
 from rota.contract.row import Row
 from rota.contract.singletons import Singletons
@@ -35,6 +36,8 @@ FINISHED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "skipp
 Hint = Literal["ready", "schedules", "cancel", "finished", "roles", "locks"]
 HINTS: tuple[Hint, ...] = get_args(Hint)
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_STEP = 30_000_000
+"""What a step of priority is worth in microseconds of waiting."""
 
 
 class JobRow(Row, frozen=True, kw_only=True):
@@ -180,6 +183,8 @@ class Fired(Row, frozen=True, kw_only=True):
     invalid: tuple[tuple[int, str], ...] = ()
     lateness: float = 0.0
     """Seconds between the oldest tick made ready and the moment it was made so."""
+    claims: tuple[Claim, ...] = ()
+    """Runs that got a place: they are this replica's, as if it had claimed them."""
 
 
 class Agenda(Row, frozen=True, kw_only=True):
@@ -483,7 +488,14 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
 
     @abstractmethod
     async def fire_due(
-        self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
+        self,
+        decide: Decide,
+        *,
+        jobs: Sequence[str],
+        limit: int,
+        advisory: bool,
+        leave: Sequence[int],
+        start: Start = nowhere,
     ) -> Fired:
         """Turn due schedules into ticks, in one transaction.
 
@@ -491,7 +503,8 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
         and longest overdue first, except `leave` and those that another transaction has locked; with `advisory` takes
         the advisory lock of each (those that cannot be had are `contended`). Calls `decide`, which must not do I/O,
         writes the ticks it returns (a tick that the ledger has already is left as it is), takes their slots, and
-        advances `next_run_at` where the version is still the one that was read, else `StaleWrite`.
+        advances `next_run_at` where the version is still the one that was read, else `StaleWrite`. Plain ones that
+        `start` has a place for are claimed under its token as they are made; when the reply is lost, see `reclaim`.
         """
 
     @abstractmethod
@@ -524,6 +537,13 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
         """Take up to `limit` ready runs of these jobs, best rank first; they are `running`, one attempt further.
 
         A second call with the same token returns the runs that the first one took.
+        """
+
+    @abstractmethod
+    async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        """The runs that were claimed under this token, when the reply was lost.
+
+        If there are none there never will be: whatever would still claim under it fails as a whole.
         """
 
     @abstractmethod
@@ -620,6 +640,16 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
 def tick_key(due_at: datetime) -> str:
     """The idempotency key of a tick: the same instant gives the same key everywhere."""
     return f"schedule:{(due_at - _EPOCH) // _MICROSECOND * 1000}"
+
+
+def begun(token: int, run_id: int, schedule: DueSchedule, tick: Tick) -> Claim:
+    """The claim of a run that starts as its tick is made: nothing of it has to be asked for."""
+    due = int(tick.key.removeprefix("schedule:")) // 1000
+    rank = due + schedule.priority * _STEP
+    return Claim(
+        token, run_id, schedule.job_id, 1, 0, schedule.parameters, tick.key, due, schedule.id, str(run_id),
+        schedule.concurrency_limit > 0, rank,
+    )  # fmt: skip
 
 
 def changed_fields(declared: str | None, now: Declaration) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Worker: ready runs become outcomes.
 
-It claims ahead on one connection while it finishes on another, both in batches. Nothing is claimed while this replica
-does not trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until
-the store has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, then leave.
+It claims ahead on one connection while it finishes on another, both in batches; places that are free it offers to the
+scheduler of the same replica, whose ticks then start as they are made. Nothing is claimed while this replica does not
+trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until the store
+has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, then leave.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import heapq
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeAlias
 
 from rota.attempt import Attempt, StopReason
 from rota.context import Context, Member, _current
+from rota.contract.places import Places
 from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailable
 from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
+from rota.offer import Offer, Offers
 from rota.service import Wake
 from rota.settings import Settings
 from rota.store import Claim, Finished, Outcome, Store
@@ -80,7 +83,10 @@ class Worker:
             AsyncLane(names[True], settings.concurrency, self._execute_async),
             ThreadLane(names[False], settings.threads, self._execute_plain, self._settle),
         ]
+        self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
+        self._offers = Offers(self.lanes, self._look_again)
         self._tasks: list[asyncio.Task[None]] = []
+        self._recovering: set[asyncio.Task[None]] = set()
         self._learnt_at = time.monotonic()
 
     # -- what others ask of it; from any thread ----------------------------------------------------
@@ -111,6 +117,15 @@ class Worker:
         self._call(lambda: self._stop(held, "lost"))
         return tuple(attempt.claim.id for attempt in held)
 
+    def offer(self, most: int) -> Offer:
+        """Places for ticks that are about to be made."""
+        offer = Offer(most)
+        self._call(lambda: self._make(offer))
+        return offer
+
+    def fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
+        self._call(lambda: self._fill(offer, claims))
+
     @staticmethod
     def _stop(attempts: Sequence[Attempt], reason: StopReason) -> None:
         for attempt in attempts:
@@ -135,6 +150,7 @@ class Worker:
         self._hungry.set_here()
         await asyncio.wait([claimer], timeout=_GRACE)
         claimer.cancel()
+        await self._wait_until(lambda: not self._offers and not self._recovering, _GRACE)
         for lane in self.lanes:
             for attempt in lane.take_queued():
                 self._settle(attempt, attempt.given_back())
@@ -153,9 +169,12 @@ class Worker:
             await lane.close()
 
     async def _wait_idle(self, seconds: float) -> None:
+        await self._wait_until(lambda: not self._attempts, seconds)
+
+    async def _wait_until(self, over: Callable[[], bool], seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._attempts:
+                while not over():
                     self._idle.clear()
                     await self._idle.wait()
 
@@ -169,38 +188,81 @@ class Worker:
                 for lane in self.lanes:
                     lane.more = bool(lane.jobs)
             for lane in self.lanes:
-                room, replica_id = min(lane.room(), _BATCH), self._standing()
+                room, replica_id = min(lane.room_beside(lane.kept), _BATCH), self._standing()
                 if lane.more and room and replica_id and not self._stopping:
+                    lane.asked = room
                     lane.more = await self._claim(lane, replica_id, room) == room
+                    lane.asked = 0
                     again = again or lane.more
             if not again:
                 self._starved = any(lane.more for lane in self.lanes)
                 await self._hungry.wait()
 
     async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
-        token, pause = secrets.randbits(63), 0.05
+        token = secrets.randbits(63)
+        claims = await self._insist(replica_id, lambda: self._store.claim_runs(replica_id, token, lane.jobs, room))
+        self._submit(replica_id, token, claims)
+        return len(claims)
+
+    async def _insist(self, replica_id: int, ask: Callable[[], Awaitable[list[Claim]]]) -> list[Claim]:
+        """Whatever goes wrong, this replica goes on asking under the same token, as long as it is the same one."""
+        pause = 0.05
         while True:
             try:
-                claims = await self._store.claim_runs(replica_id, token, lane.jobs, room)
-                break
-            except Exception as error:  # whatever it is, this replica goes on trying under the same token
+                return await ask()
+            except Exception as error:
                 self._emit(ServiceFailed("claimer", error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
                 while not (standing := self._standing()) and not self._stopping:
                     await asyncio.sleep(0.1)
                 if standing != replica_id or self._stopping:
-                    return 0  # what this incarnation may have claimed is freed with it
-        attempts, self._verbose = [], self._wanted(RunFinished)
-        member = Member(replica_id, self._settings.replica)
+                    return []  # what this incarnation may have claimed is freed with it
+
+    def _submit(self, replica_id: int, token: int, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
+        self._verbose, self._open_claims[token] = self._wanted(RunFinished), len(claims)
+        member, attempts = Member(replica_id, self._settings.replica), dict[Lane, list[Attempt]]()
         for claim in claims:
             attempt = Attempt(claim, self._jobs[claim.job_id], member, self._take_progress)
             self._attempts[claim.id] = attempt
-            attempts.append(attempt)
-        if attempts:
-            self._open_claims[token] = len(attempts)
-            lane.submit(attempts)
-        return len(attempts)
+            attempts.setdefault(self._lane_of[claim.job_id], []).append(attempt)
+        for lane, mine in attempts.items():
+            if not self._stopping:
+                lane.submit(mine)
+                continue
+            for attempt in mine:
+                self._settle(attempt, attempt.given_back())
+
+    # -- offering ----------------------------------------------------------------------------------
+
+    def _make(self, offer: Offer) -> None:
+        if (replica_id := self._standing()) and not self._stopping:
+            self._offers.make(offer, replica_id)
+
+    def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
+        places = self._offers.close(offer)
+        if places is not None and claims is None and not self._stopping:
+            task = asyncio.create_task(self._recover(places), name="rota-worker-recover")
+            self._recovering.add(task)
+            task.add_done_callback(self._recovered)
+        elif places is not None and claims and self._standing() in (0, places.replica_id):
+            # Those of another incarnation were freed with it.
+            self._submit(places.replica_id, places.token, claims)
+        self._idle.set()
+
+    async def _recover(self, places: Places) -> None:
+        number, token = places.replica_id, places.token
+        self._submit(number, token, await self._insist(number, lambda: self._store.reclaim(number, token)))
+
+    def _recovered(self, task: asyncio.Task[None]) -> None:
+        self._recovering.discard(task)
+        self._idle.set()
+
+    def _look_again(self) -> None:
+        if self._starved:
+            self._hungry.set_here()
 
     # -- executing ---------------------------------------------------------------------------------
 
@@ -322,8 +384,7 @@ class Worker:
             self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
         if outcome is None or len(self._outbox) == 1:  # what comes behind others goes with them
             self._to_flush.set_here()
-        if self._starved:
-            self._hungry.set_here()
+        self._look_again()
         if not self._attempts:
             self._idle.set()
 
@@ -363,7 +424,7 @@ class Worker:
         now = time.monotonic()
         if now - self._learnt_at > 0.1:
             for lane in self.lanes:
-                lane.learn(now - self._learnt_at)
+                lane.learn()
             self._learnt_at = now
 
     async def _send(self, batch: list[Outcome], used_up: list[int]) -> Finished:

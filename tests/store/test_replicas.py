@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rota.contract.places import Places
 from rota.errors import StoreUnavailable
 from rota.store import HINTS, Hint, JobRow, Lifeline, Pulse, Store
 from tests.app.waiting import until
@@ -15,6 +16,7 @@ from tests.store.steps import (
     claim,
     claim_one,
     count,
+    decide,
     enqueue,
     eventually,
     finish,
@@ -22,6 +24,7 @@ from tests.store.steps import (
     get,
     hour,
     ledger,
+    new_token,
     opened,
     scheduled,
     several,
@@ -166,6 +169,21 @@ async def test_the_runs_of_the_dead_are_freed_once(url: str) -> None:
         assert {each.id for each in again} == {row.id for row in rows.values()} - {held[0].id}
         assert {each.id: each.losses for each in again if each.losses} == dict.fromkeys(lost, 1)
         assert len(again) == 5
+
+
+async def test_what_a_dead_replica_had_started_is_freed(url: str) -> None:
+    async with several(url, 2) as stores, joined(url) as (_, lifeline):
+        store = stores[0]
+        await hour(url, 0)
+        await scheduled(store)
+        await hour(url, 1)
+        places = Places(replica_id=lifeline.replica_id, token=new_token(), lanes=((frozenset([JOB]), 5),))
+        fired = await store.fire_due(decide, jobs=[JOB], limit=10, advisory=True, leave=[], start=lambda: places)
+        [begun] = fired.claims
+        await lifeline.close()
+        await eventually_buried(stores, lifeline.replica_id)
+        again = await claim_one(store)
+        assert (again.id, again.losses, again.attempt) == (begun.id, 1, 2)
 
 
 async def eventually_buried(stores: list[Store], dead: int) -> None:

@@ -23,8 +23,8 @@ DECIDE = Decider(late_after=60, check=lambda job, parameters: None)
 def due(**fields: object) -> DueSchedule:
     basis: dict[str, object] = {
         "id": 1, "version": 0, "job_id": "job", "cron": "*/5 * * * *", "next_run_at": START, "paused_at": None,
-        "resumed_at": None, "timezone": None, "parameters": "{}", "held": 0, "waiting": 0, "as_declared": False, "job_limited": False, "breaker": "closed",
-        "breaker_retry_at": None,
+        "resumed_at": None, "timezone": None, "parameters": "{}", "held": 0, "waiting": 0, "as_declared": False,
+        "job_limited": False, "breaker": "closed", "breaker_retry_at": None,
     }  # fmt: skip
     return DueSchedule(**(basis | fields))  # type: ignore[arg-type]
 

@@ -16,6 +16,7 @@ from rota.app import Rota
 from rota.attempt import Attempt
 from rota.errors import RotaError, StoreUnavailable
 from rota.events import Event, ReplicaJoined, RunFinished, RunTakenOver, ServiceFailed
+from rota.offer import Offer
 from rota.replica import Replica
 from rota.service import Service
 from rota.settings import Settings
@@ -40,6 +41,9 @@ class SteppedWorker(Worker):
         self._invoke = lambda a: Stepping(invoke(a), gate) if a.job.is_async else invoke(a)
 
     async def _claim_loop(self) -> None: ...
+
+    def offer(self, most: int) -> Offer:
+        return Offer(most)  # without a place: what is due becomes ready first, and starts when the test says so
 
     async def claim(self) -> int:
         """Take what is ready and start it; how many runs."""

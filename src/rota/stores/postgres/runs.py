@@ -97,9 +97,10 @@ class PostgresRuns(PostgresBase):
         return claims
 
     async def _claim(self, replica_id: int, token: int, jobs: Sequence[str], limit: int, start: int) -> list[Claim]:
-        if token in self._unanswered and await self.fetch("claim_runs.void", token, replica_id):
+        if token in self._unanswered:
+            claims = await self.reclaim(replica_id, token)
             self._unanswered -= {token}
-            return []
+            return claims
         if len(jobs) > _MOST_MERGED:
             jobs = [row["job_id"] for row in await self.fetch("claim_runs.fronts", list(jobs), _MOST_MERGED)]
         query, names = _claim_query(len(jobs)), [*jobs, *([None] * _MOST_MERGED)]
@@ -111,7 +112,12 @@ class PostgresRuns(PostgresBase):
             except asyncpg.UniqueViolationError:
                 rows = await self.fetch("claim_runs.again", token)
         self._unanswered -= {token}
-        return sorted([Claim(token, *row) for row in rows], key=_order)
+        return _claims(token, rows)
+
+    async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        if await self.fetch("claim_runs.void", token, replica_id):
+            return []
+        return _claims(token, await self.fetch("claim_runs.again", token))
 
     async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
         if any(outcome.then for outcome in outcomes):
@@ -235,6 +241,10 @@ class PostgresRuns(PostgresBase):
 
     async def prune(self, keep_days: float, limit: int) -> int:
         return int(await self.fetch_value("prune", keep_days, limit))
+
+
+def _claims(token: int, rows: list[asyncpg.Record]) -> list[Claim]:
+    return sorted([Claim(token, *row) for row in rows], key=_order)
 
 
 def _arms(jobs: int) -> int:

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 import asyncpg
 import msgspec
 
+from rota.contract.places import Start, nowhere
 from rota.errors import BadInput, NotFound, StaleWrite
 from rota.settings import Settings
 from rota.store import (
     Agenda,
+    Claim,
     Decide,
     Decision,
     Declaration,
@@ -24,6 +26,7 @@ from rota.store import (
     RunRow,
     ScheduleRow,
     TrippedBreaker,
+    begun,
     changed_fields,
     tick_key,
 )
@@ -161,25 +164,32 @@ class PostgresSchedules(PostgresBase):
         return [TrippedBreaker(**dict(row.items())) for row in await self.fetch("tripped_breakers")]
 
     async def fire_due(
-        self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
+        self,
+        decide: Decide,
+        *,
+        jobs: Sequence[str],
+        limit: int,
+        advisory: bool,
+        leave: Sequence[int],
+        start: Start = nowhere,
     ) -> Fired:
-        start = self._front.start()
+        front = self._front.start()
 
         async def transition(connection: pg.Connection) -> Fired:
             claimed = await connection.fetch(
-                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *start
+                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *front
             )
-            self._front.note(start, _reached(claimed[-1]) if len(claimed) == limit else None)
+            self._front.note(front, _reached(claimed[-1]) if len(claimed) == limit else None)
             contended = tuple(row["id"] for row in claimed if not row["locked"])
             due = await _due(connection, [row for row in claimed if row["locked"]])
             if not due:
                 return Fired(contended=contended)
             now: datetime = claimed[0]["now"]
-            return await _write(connection, now, decide(now, due), contended)
+            return await _write(connection, now, decide(now, due), contended, start)
 
         fired = await self.whole(transition)
-        if not fired.schedules and not fired.contended and start != _FRONT:
-            return await self.fire_due(decide, jobs=jobs, limit=limit, advisory=advisory, leave=leave)
+        if not fired.schedules and not fired.contended and front != _FRONT:
+            return await self.fire_due(decide, jobs=jobs, limit=limit, advisory=advisory, leave=leave, start=start)
         return fired
 
     async def promote_due(self, limit: int) -> int:
@@ -236,20 +246,31 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
 
 
 async def _write(
-    connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...]
+    connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...], start: Start
 ) -> Fired:
     plain = [d for d in decisions if d.plain]
     others = [d for d in decisions if not d.plain] if len(plain) < len(decisions) else []
     runs = ready = made = advanced = 0
+    claims: tuple[Claim, ...] = ()
     if plain:
+        places = start()
         values = (
             [d.schedule.id for d in plain],
             [d.schedule.version for d in plain],
             [d.ticks[0].key for d in plain],
             [d.next_run_at for d in plain],
+            places.given_to(d.schedule.job_id for d in plain) if places else (),
         )
-        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *values, TZDATA_VERSION)
-        runs = ready = made = written["made"]
+        claimed = (places.token, places.replica_id) if places else (None, None)
+        lanes = pg.columns(places.jobs if places else (), 2)
+        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *values, *claimed, TZDATA_VERSION, *lanes)
+        if places and written["begun"]:
+            ids = dict(zip(written["of"], written["begun"], strict=True))
+            claims = tuple(
+                begun(places.token, ids[d.schedule.id], d.schedule, d.ticks[0]) for d in plain if d.schedule.id in ids
+            )
+        runs = made = written["made"]
+        ready = runs - len(claims)
         advanced = written["advanced"]
     if others:
         [written] = await _write_others(connection, others)
@@ -266,6 +287,7 @@ async def _write(
         contended=contended,
         invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
         lateness=(now - min(started)).total_seconds() if started else 0.0,
+        claims=claims,
     )
 
 

@@ -50,6 +50,14 @@ class SQLiteRuns(SQLiteBase):
             transition, unless=lambda db: None if db.value("claim_runs.any", (token, names)) else []
         )
 
+    async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        def transition(db: Session) -> list[Claim]:
+            if db.changed(QUERIES["claim_runs.void"], (token, replica_id)):
+                return []
+            return _claimed_before(db, token)
+
+        return await self.write(transition)
+
     async def report_progress(self, items: Sequence[tuple[int, int, str]]) -> None:
         if items:
             await self.write(lambda db: db.each("report_progress", items))
@@ -149,13 +157,18 @@ def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now:
         for n, job, rank, slot, attempt, losses, parameters, key, due, config, correlation in best
         if attempt is not None
     ]
+    take(db, replica_id, token, claims, now)
+    return claims
+
+
+def take(db: Session, replica_id: int, token: int, claims: Sequence[Claim], now: str) -> None:
+    """These queued runs are this replica's from now on."""
     if claims:
         ids = encode([claim.id for claim in claims])
         db.all("claim_runs", {"token": token, "replica_id": replica_id, "now": now, "ids": ids})
         db.all("claim_runs.batch", (token, replica_id, ids))
         if held := [claim.id for claim in claims if claim.slot]:
             db.all("claim_runs.hold", (replica_id, now, encode(held)))
-    return claims
 
 
 def _claimed_before(db: Session, token: int) -> list[Claim]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from rota.contract.places import Start, nowhere
 from rota.errors import StaleWrite
-from rota.store import Decide, Decision, DueSchedule, Fired, Tick
+from rota.store import Claim, Decide, Decision, DueSchedule, Fired, Tick, begun
 from rota.stores.sqlite.base import SQLiteBase
+from rota.stores.sqlite.runs import take
 from rota.stores.sqlite.session import Record, Session, decode, encode
 from rota.stores.sqlite.times import INFINITY, from_text, optional_text, optional_time, to_text
 from rota.timetable import TZDATA_VERSION
@@ -19,7 +21,14 @@ from rota.timetable import TZDATA_VERSION
 
 class SQLiteTicks(SQLiteBase):
     async def fire_due(
-        self, decide: Decide, *, jobs: Sequence[str], limit: int, advisory: bool, leave: Sequence[int]
+        self,
+        decide: Decide,
+        *,
+        jobs: Sequence[str],
+        limit: int,
+        advisory: bool,
+        leave: Sequence[int],
+        start: Start = nowhere,
     ) -> Fired:
         which = {"jobs": encode(list(jobs)), "leave": encode(list(leave))}
 
@@ -28,7 +37,7 @@ class SQLiteTicks(SQLiteBase):
             due, contended = _due(db, which | {"now": now, "limit": limit, "advisory": advisory})
             if not due:
                 return Fired(contended=contended)
-            return _write(db, now, decide(from_text(now), due), contended)
+            return _write(db, now, decide(from_text(now), due), contended, start)
 
         return await self.write(
             transition,
@@ -88,9 +97,9 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
     return due, tuple(contended)
 
 
-def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[int, ...]) -> Fired:
-    ticks = [(decision.schedule, tick) for decision in decisions for tick in decision.ticks]
-    made, ready, runs = _write_ticks(db, now, ticks) if ticks else (0, 0, 0)
+def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[int, ...], start: Start) -> Fired:
+    ticks = [(decision, tick) for decision in decisions for tick in decision.ticks]
+    made = _write_ticks(db, now, ticks, start) if ticks else _Made()
     if stopping := [d.schedule.id for d in decisions if d.cancel_running]:
         db.all("fire_due.cancel", (encode(stopping), now))
     if probing := [d.schedule.job_id for d in decisions if d.probe]:
@@ -104,21 +113,28 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
     started = [tick.due_at for _, tick in ticks if tick.place == "ready"]
     return Fired(
         schedules=len(decisions),
-        runs=runs,
-        ready=ready,
-        skipped=made - runs,
+        runs=made.runs,
+        ready=made.ready,
+        skipped=made.ticks - made.runs,
         contended=contended,
         invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
         lateness=(from_text(now) - min(started)).total_seconds() if started else 0.0,
+        claims=made.claims,
     )
 
 
-def _write_ticks(db: Session, now: str, ticks: list[tuple[DueSchedule, Tick]]) -> tuple[int, int, int]:
-    """How many were made, of these how many are ready, and how many will run at all."""
+class _Made(NamedTuple):
+    ticks: int = 0
+    runs: int = 0
+    ready: int = 0
+    claims: tuple[Claim, ...] = ()
+
+
+def _write_ticks(db: Session, now: str, ticks: list[tuple[Decision, Tick]], start: Start) -> _Made:
     ids = db.new_ids(len(ticks))
     rows, missed = [], []
-    for n, (s, t) in zip(ids, ticks, strict=True):
-        due, runs = to_text(t.due_at), t.place != "none"
+    for n, (d, t) in zip(ids, ticks, strict=True):
+        s, due, runs = d.schedule, to_text(t.due_at), t.place != "none"
         row = (n, s.job_id, s.id, t.key, str(n), s.parameters, s.priority, "queued" if runs else "skipped", t.reason,
                due, due, now, None if runs else now)  # fmt: skip
         if t.missed_count is None:
@@ -130,16 +146,38 @@ def _write_ticks(db: Session, now: str, ticks: list[tuple[DueSchedule, Tick]]) -
         db.all("fire_due.missed", gap)
         count += db.connection.changes()
     made = set(ids) if count == len(ids) else set(decode(db.value("enqueue.made", (ids[0], ids[-1]))))
-    placed = [(n, s, t.place) for n, (s, t) in zip(ids, ticks, strict=True) if n in made]
-    ready = [(n, s) for n, s, place in placed if place == "ready"]
-    wait = [(n, s) for n, s, place in placed if place == "waiting"]
-    for (slot,), mine in _alike((n, (s.concurrency_limit > 0,)) for n, s in ready):
+    placed = [(n, d, t) for n, (d, t) in zip(ids, ticks, strict=True) if n in made]
+    ready = [(n, d.schedule) for n, d, t in placed if t.place == "ready"]
+    wait = [(n, d.schedule) for n, d, t in placed if t.place == "waiting"]
+    db.insert(
+        "fire_due.slot",
+        [(s.id, n, s.lock_timeout_seconds, now, INFINITY) for n, s in ready if s.concurrency_limit > 0],
+    )
+    claims = _begin(db, now, [(n, d.schedule, t) for n, d, t in placed if d.plain], start)
+    begun_ids = {claim.id for claim in claims}
+    queued = [(n, s) for n, s in ready if n not in begun_ids]
+    for (slot,), mine in _alike((n, (s.concurrency_limit > 0,)) for n, s in queued):
         db.all("fire_due.ready", (encode(mine), slot))
     for (by_config, by_job), mine in _alike((n, (s.concurrency_limit > 0, s.job_limited)) for n, s in wait):
         db.all("fire_due.wait", (encode(mine), by_config, by_job))
-    slots = [(s.id, n, s.lock_timeout_seconds, now, INFINITY) for n, s in ready if s.concurrency_limit > 0]
-    db.insert("fire_due.slot", slots)
-    return len(made), len(ready), len(ready) + len(wait)
+    return _Made(len(made), len(ready) + len(wait), len(queued), claims)
+
+
+def _begin(db: Session, now: str, runs: list[tuple[int, DueSchedule, Tick]], start: Start) -> tuple[Claim, ...]:
+    """Those that have a place start now."""
+    places = start() if runs else None
+    if places is None:
+        return ()
+    # But not before what is ready and should go first.
+    first: dict[int, int] = dict(db.all("fire_due.first", (encode(places.jobs),)))
+    given = places.given_to(schedule.job_id for _, schedule, _ in runs)
+    claims = tuple(
+        claim
+        for run, lane in zip(runs, given, strict=True)
+        if lane is not None and (claim := begun(places.token, *run)).rank <= first.get(lane, claim.rank)
+    )
+    take(db, places.replica_id, places.token, claims, now)
+    return claims
 
 
 def _alike(runs: Iterable[tuple[int, tuple[bool, ...]]]) -> Iterable[tuple[tuple[bool, ...], list[int]]]:

@@ -163,38 +163,58 @@ order by job_id for update
 -- name: fire_due.plain
 -- Schedules of which one tick is ready and nothing else is to be said, which is nearly all of them: all that their runs
 -- need is in their rows. A tick that somebody made by hand is there already; nobody makes one without the row's lock.
+-- Those that have a place begin at once, as if they had been claimed; but not before what is ready and should go first.
 with clock as materialized (select rota.rota_now() as now),
+first as materialized (
+    select l.lane, min(front.rank) as rank
+    from unnest($9::text[], $10::integer[]) as l (job_id, lane)
+    cross join lateral (select r.rank from rota.ready r where r.job_id = l.job_id order by r.rank limit 1) as front
+    group by l.lane
+),
 known as materialized (
     select nextval('rota.job_runs_id_seq') as id, s.id as config_id, s.place, s.job_id, s.parameters, s.priority,
            s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds,
            rota.rank(s.next_run_at, s.priority) as rank, f.key, f.following,
+           f.lane is not null and rota.rank(s.next_run_at, s.priority)
+               <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
            (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = f.key) is null as fresh
-    from unnest($1::integer[], $2::bigint[], $3::text[], $4::timestamptz[]) as f (id, version, key, following)
+    from unnest($1::integer[], $2::bigint[], $3::text[], $4::timestamptz[], $5::integer[])
+        as f (id, version, key, following, lane)
     -- One row at a time, and not as a join, which might read all schedules there are.
     cross join lateral (select c.*, c.ctid as place from rota.scheduler_configs c
                         where c.id = f.id and c.version = f.version offset 0) as s
 ),
 made as (
     insert into rota.job_runs
-        (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at)
-    select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now
+        (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at,
+         state, attempt, lock_token, replica_id, started_at)
+    select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now,
+           case when begun then 'running' else 'queued' end, begun::integer, case when begun then $6::bigint end,
+           case when begun then $7::integer end, case when begun then now end
     from known, clock where fresh
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, slot from known where fresh
+    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, slot from known where fresh and not begun
+),
+batch as (
+    insert into rota.claims (token, replica_id, ids)
+    select $6, $7, array_agg(id) from known where fresh and begun having count(*) > 0
 ),
 took_slot as (
-    insert into rota.scheduler_locks (lock_token, config_id, timeout_seconds, acquired_at, expires_at)
-    select id, config_id, lock_timeout_seconds, now, 'infinity'
+    insert into rota.scheduler_locks (lock_token, config_id, replica_id, timeout_seconds, acquired_at, expires_at)
+    select id, config_id, case when begun then $7 end, lock_timeout_seconds, now,
+           case when begun then now + lock_timeout_seconds * interval '1 second' else 'infinity' end
     from known, clock where fresh and slot
 ),
 advanced as (
     update rota.scheduler_configs c
-    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $5
+    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $8
     from known where c.ctid = known.place
     returning c.id
 )
-select count(*) filter (where fresh) as made, (select count(*) from advanced) as advanced from known
+select count(*) filter (where fresh) as made, (select count(*) from advanced) as advanced,
+       array_agg(id) filter (where fresh and begun) as begun, array_agg(config_id) filter (where fresh and begun) as of
+from known
 
 -- name: fire_due.write
 -- The schedules are locked, and nobody makes a tick without that: a tick that is not there now will not be.

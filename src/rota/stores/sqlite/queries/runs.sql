@@ -64,6 +64,10 @@ where id in (select value from json_each(:ids)) and state = 'queued'
 -- name: claim_runs.batch
 insert into claims (token, replica_id, ids) values (?1, ?2, ?3)
 
+-- name: claim_runs.void
+-- Whoever has the token first, has it.
+insert into claims (token, replica_id, ids) values (?1, ?2, '[]') on conflict do nothing
+
 -- name: claim_runs.hold
 update scheduler_locks
 set replica_id = ?1, expires_at = strftime('%Y-%m-%d %H:%M:%f000', ?2, timeout_seconds || ' seconds')

@@ -172,6 +172,14 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
                 and there.idempotency_key <= 'schedule:' || substr(?4, instr(?4, '-') + 1)))
 on conflict do nothing
 
+-- name: fire_due.first
+-- The best rank that is ready in each lane.
+select lane, min(rank) from (
+    select json_extract(value, '$[1]') as lane,
+           (select min(r.rank) from ready r where r.job_id = json_extract(value, '$[0]')) as rank
+    from json_each(?1))
+where rank is not null group by lane
+
 -- name: fire_due.ready
 insert into ready (job_id, rank, id, slot)
 select job_id, rank, id, ?2 from ranks where id in (select value from json_each(?1))

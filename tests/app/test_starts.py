@@ -1,0 +1,145 @@
+"""Ticks that start as they are made: in a whole replica, also when replies are lost and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rota import Context, Rota
+from rota.errors import StoreUnavailable
+from rota.events import ServiceFailed, TicksFired
+from rota.store import Claim, Fired, RunFilter
+from tests.app.waiting import until
+from tests.harness import execute
+
+
+async def states(url: str) -> list[Any]:
+    return await execute(url, "select state, attempt from job_runs order by id")
+
+
+async def test_a_tick_needs_no_claim(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Rota(url)
+    ran = asyncio.Event()
+
+    @app.every("1s")
+    async def work() -> None:
+        ran.set()
+
+    async def nothing(*_: Any) -> list[Claim]:
+        return []
+
+    async with app:
+        monkeypatch.setattr(type(app.store), "claim_runs", nothing)
+        async with asyncio.timeout(30):
+            await ran.wait()
+        monkeypatch.undo()
+
+
+async def test_a_worker_that_is_too_busy_to_answer_gets_no_tick(url: str) -> None:
+    """Others might have time for it: it waits where they see it."""
+    app = Rota(url)
+    second_made, made = threading.Event(), list[int]()
+    resumed: list[datetime] = []
+
+    def count(event: TicksFired) -> None:
+        made.extend([1] * event.runs)
+        if len(made) > 1:
+            second_made.set()
+
+    app.events.subscribe(TicksFired, count)
+
+    @app.every("1s", concurrency_limit=0)
+    async def work() -> None:
+        if not resumed:
+            assert second_made.wait(30)  # meanwhile the loop of the handlers stands still
+            resumed.append(datetime.now(UTC))
+
+    async def ran_both() -> bool:
+        return (await states(url)).count(("succeeded", 1)) > 1
+
+    async with app:
+        await until(ran_both)
+        second = (await app.store.find_runs(RunFilter(job_id="work")))[-2]
+    assert second.created_at < resumed[0]
+    assert second.started_at is not None
+    assert second.started_at >= resumed[0]
+
+
+async def test_a_tick_whose_reply_was_lost_runs_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Rota(url)
+    ran: list[int] = []
+    began: list[tuple[Claim, ...]] = []
+    failures: list[ServiceFailed] = []
+    app.events.subscribe(ServiceFailed, failures.append)
+
+    @app.every("1s")
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.run_id)
+
+    async with app:
+        store = type(app.store)
+        original = store.fire_due
+
+        async def lose(self: Any, *args: Any, **kwargs: Any) -> Fired:
+            fired = await original(self, *args, **kwargs)
+            if fired.claims and not began:
+                began.append(fired.claims)
+                raise StoreUnavailable("the reply was lost")
+            return fired
+
+        monkeypatch.setattr(store, "fire_due", lose)
+
+        async def ran_it() -> bool:
+            return bool(began) and began[0][0].id in ran and len(ran) > 1
+
+        await until(ran_it)
+        monkeypatch.undo()
+    assert len(ran) == len(set(ran))
+    assert [f.service for f in failures] == ["scheduler"]
+    assert {state for state, _ in await states(url)} <= {"succeeded", "queued"}
+    assert await execute(url, "select count(*) from job_runs where state = 'succeeded' and attempt <> 1") == [(0,)]
+
+
+async def test_what_starts_while_the_replica_stops_is_given_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Rota(url)
+    ran: list[int] = []
+    made, stopping = threading.Event(), threading.Event()
+
+    @app.every("1s")
+    async def work() -> None:
+        ran.append(1)
+
+    async with app:
+        store, worker = type(app.store), app._worker
+        assert worker is not None
+        original = store.fire_due
+
+        async def slowly(self: Any, *args: Any, **kwargs: Any) -> Fired:
+            fired = await original(self, *args, **kwargs)
+            if fired.claims:
+                made.set()
+                while not stopping.is_set():
+                    await asyncio.sleep(0.01)
+            return fired
+
+        monkeypatch.setattr(store, "fire_due", slowly)
+        assert await asyncio.to_thread(made.wait, 30)
+        before = len(ran)
+        leaving = asyncio.create_task(worker.stop())
+        await until(_stops(worker))
+        stopping.set()
+        await leaving
+        monkeypatch.undo()
+    assert len(ran) == before
+    assert (await states(url))[-1] == ("queued", 0)
+
+
+def _stops(worker: Any) -> Any:
+    async def answer() -> bool:
+        return bool(worker._stopping)
+
+    return answer

@@ -1,0 +1,98 @@
+"""Places that a worker keeps for ticks: how many, for how long, and beside what it claims."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rota import offer as module
+from rota.contract.places import Places
+from rota.lane import AsyncLane
+from rota.offer import Offer, Offers
+
+
+def lane(*jobs: str, places: int = 10) -> AsyncLane:
+    async def execute(*_: Any) -> None: ...
+
+    return AsyncLane(jobs, places, execute)
+
+
+def kept(*lanes: AsyncLane) -> list[int]:
+    return [each.kept for each in lanes]
+
+
+async def test_places_are_kept_until_the_offer_is_closed() -> None:
+    first, second, none = lane("a"), lane("b", places=3), lane()
+    offers, offer = Offers([first, second, none], lambda: None), Offer(5)
+    offers.make(offer, 7)
+    assert offer.places() == Places(
+        replica_id=7, token=offer.token, lanes=((frozenset({"a"}), 5), (frozenset({"b"}), 3))
+    )
+    assert kept(first, second, none) == [5, 3, 0]
+    assert offers
+    assert offers.close(offer) == offer.places()
+    assert kept(first, second, none) == [0, 0, 0]
+    assert not offers
+    assert offers.close(offer) is None
+
+
+async def test_an_answer_that_comes_too_late_keeps_nothing() -> None:
+    only = lane("a")
+    offers, offer = Offers([only], lambda: None), Offer(5)
+    assert offer.places() is None
+    assert not offer.taken_up
+    offers.make(offer, 7)
+    assert (offer.places(), only.kept, bool(offers)) == (None, 0, False)
+
+
+async def test_a_scheduler_that_never_asked_started_nothing() -> None:
+    offers, offer = Offers([lane("a")], lambda: None), Offer(5)
+    offers.make(offer, 7)
+    offer.close()
+    assert not offer.taken_up
+
+
+async def test_places_are_not_kept_for_ever_but_what_comes_late_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT_FOR", 0.0)
+    only, freed = lane("a"), asyncio.Event()
+    offers, offer = Offers([only], freed.set), Offer(5)
+    offers.make(offer, 7)
+    assert only.kept == 5
+    await freed.wait()
+    assert (only.kept, bool(offers)) == (0, True)
+    assert offers.close(offer) is not None
+    assert only.kept == 0
+
+
+async def test_what_is_being_claimed_and_what_is_kept_share_the_places() -> None:
+    only = lane("a")
+    only.asked = 8
+    offers, offer = Offers([only], lambda: None), Offer(5)
+    offers.make(offer, 7)
+    assert only.kept == 2
+    assert only.room_beside(only.kept) == 8
+
+
+async def test_a_full_worker_offers_nothing() -> None:
+    only = lane("a")
+    only.held = 10
+    offers, offer = Offers([only], lambda: None), Offer(5)
+    offers.make(offer, 7)
+    assert (offer.places(), bool(offers)) == (None, False)
+
+
+async def test_what_is_gone_in_a_moment_may_come_from_both_sides() -> None:
+    only = lane("a")
+    only._ahead = 20
+    only.asked = 30
+    offers, offer = Offers([only], lambda: None), Offer(500)
+    offers.make(offer, 7)
+    assert only.kept == 20
+
+
+def test_places_go_to_the_first_that_come() -> None:
+    places = Places(replica_id=1, token=2, lanes=((frozenset("ab"), 2), (frozenset("c"), 1)))
+    assert places.given_to(["a", "c", "x", "b", "a", "c"]) == [0, 1, None, 0, None, None]
+    assert sorted(places.jobs) == [("a", 0), ("b", 0), ("c", 1)]
