@@ -43,6 +43,24 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
         assert await execute(url, "select count(*) from ready") == [(3,)]
 
 
+async def test_a_key_whose_run_is_pruned_meanwhile_makes_a_new_one(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, real = databases.new("postgres", tmp_path), runs._enqueue_kind
+
+    async def pruned_after(*arguments: Any) -> int:
+        made = await real(*arguments)
+        await execute(url, f"delete from job_runs where id = {old.id}")
+        return made
+
+    async with opened(url) as store:
+        [old] = await store.enqueue([NewRun(job_id=JOB, key="k")])
+        monkeypatch.setattr(runs, "_enqueue_kind", pruned_after)
+        made = await store.enqueue([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k")])
+        assert [each.created for each in made] == [True, True]
+        assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
+
+
 def test_a_callers_key_whose_run_is_pruned_meanwhile_makes_a_new_one() -> None:
     talk = caller._making([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k")])
     assert next(talk)[0] == QUERIES["enqueue.given"]

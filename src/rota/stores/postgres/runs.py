@@ -274,7 +274,12 @@ async def _enqueue(
         pg.QUERIES["enqueue.existing"], list(ids), [r.job_id for r in runs], [r.key for r in runs]
     )
     there = {row["n"]: Enqueued(id=row["id"], created=row["created"]) for row in found}
-    return [there[place] for place, _ in enumerate(ids, 1)]
+    # What was there a moment ago may have been pruned since: its key is free again.
+    gone = [n for n in range(1, len(runs) + 1) if n not in there]
+    if gone:
+        again = await _enqueue(connection, [ids[n - 1] for n in gone], [runs[n - 1] for n in gone], known)
+        there |= dict(zip(gone, again, strict=True))
+    return [there[n] for n in range(1, len(runs) + 1)]
 
 
 async def _enqueue_kind(
