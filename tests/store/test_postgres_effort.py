@@ -112,13 +112,15 @@ async def test_an_enqueue_is_one_statement_once_ids_are_in_hand(url: str, sent: 
         assert await transactions(url, "job_runs", "ready") == 2
 
 
-async def test_ids_are_fetched_once_for_50_runs(url: str, sent: Sent) -> None:
+@pytest.mark.parametrize(("quickly", "times"), [(0.0, 8), (60.0, 4)], ids=["slowly", "quickly"])
+async def test_ids_are_fetched_for_50_runs_and_for_more_where_they_are_used_up_quickly(
+    url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch, quickly: float, times: int
+) -> None:
+    monkeypatch.setattr(runs, "_QUICKLY", quickly)
     async with opened(url) as store:
-        await store.enqueue(new(50))
-        await sent.take()
-        for run in new(100):
+        for run in new(400):
             await store.enqueue([run])
-        assert (await sent.take()).count("enqueue.ids") == 2
+        assert (await sent.take()).count("enqueue.ids") == times
 
 
 async def test_that_a_job_has_a_limit_is_found_out_once(url: str, sent: Sent) -> None:

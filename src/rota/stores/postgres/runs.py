@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ from rota.stores.postgres.base import PostgresBase
 from rota.stores.postgres.caller import enqueue_within, enqueue_within_sync
 from rota.stores.postgres.front import Front
 
-_ID_BLOCK = 50
+_ID_BLOCK, _MOST_IDS, _QUICKLY = 50, 800, 1.0
 _MOST_MERGED = 16
 _MOST_CLAIMED = 1000  # their ids fit into one page
 _FIRST = -(2**63)
@@ -52,13 +53,14 @@ _CAREFUL_FOR = 10.0
 
 
 class PostgresRuns(PostgresBase):
-    _ids: list[int] | None = None
+    _block, _fetched = _ID_BLOCK, -inf
     _unanswered: frozenset[int] = frozenset()
     _careful_until = 0.0
 
     def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
+        self._ids: list[int] = []
         self._limited: set[str] = set()
         """Jobs that had a limit when we last looked."""
 
@@ -130,12 +132,16 @@ class PostgresRuns(PostgresBase):
         return int(await connection.fetchval(known[one], job_id, priority, *values))
 
     async def _take_ids(self, count: int) -> list[int]:
-        if self._ids is None or len(self._ids) < count:
-            rows = await self.fetch("enqueue.ids", max(count, _ID_BLOCK))
-            self._ids = [row["id"] for row in reversed(rows)]
-        taken = self._ids[-count:] if count else []
-        del self._ids[len(self._ids) - count :]
-        return taken[::-1]
+        if len(self._ids) < count:
+            # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
+            quickly = steady() < self._fetched + _QUICKLY
+            self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
+            rows = await self.fetch("enqueue.ids", max(count, self._block))
+            self._fetched = steady()
+            self._ids[:0] = [row["id"] for row in reversed(rows)]
+        taken = self._ids[: -count - 1 : -1]
+        del self._ids[-count:]
+        return taken
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         limit = min(limit, _MOST_CLAIMED)
