@@ -123,6 +123,13 @@ async def test_ids_are_fetched_for_50_runs_and_for_more_where_they_are_used_up_q
         assert (await sent.take()).count("enqueue.ids") == times
 
 
+async def test_those_who_need_ids_at_once_fetch_them_together(url: str, sent: Sent) -> None:
+    async with opened(url) as store:
+        made = await asyncio.gather(*(store.enqueue([run]) for run in new(50)))
+        assert (await sent.take()).count("enqueue.ids") == 1
+        assert len({run.id for [run] in made}) == 50
+
+
 async def test_that_a_job_has_a_limit_is_found_out_once(url: str, sent: Sent) -> None:
     async with opened(url) as store:
         await store.declare([JobRow(job_id="job-0", concurrency_limit=1)], [])
@@ -213,7 +220,8 @@ async def test_a_replica_with_nothing_to_do_sends_one_statement_at_a_time(url: s
 # -- sessions ------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent) -> None:
+async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_QUICKLY", 0.0)
     session = "select pg_backend_pid(), current_setting('rota.mark', true), count(*) from pg_prepared_statements"
     async with opened(url) as store:
         assert isinstance(store, PostgresStore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -61,6 +62,7 @@ class PostgresRuns(PostgresBase):
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
         self._ids: list[int] = []
+        self._fetching = asyncio.Lock()
         self._limited: set[str] = set()
         """Jobs that had a limit when we last looked."""
 
@@ -133,15 +135,21 @@ class PostgresRuns(PostgresBase):
 
     async def _take_ids(self, count: int) -> list[int]:
         if len(self._ids) < count:
-            # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
-            quickly = steady() < self._fetched + _QUICKLY
-            self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
-            rows = await self.fetch("enqueue.ids", max(count, self._block))
-            self._fetched = steady()
-            self._ids[:0] = [row["id"] for row in reversed(rows)]
-        taken = self._ids[: -count - 1 : -1]
-        del self._ids[-count:]
-        return taken
+            async with self._fetching:
+                if len(self._ids) < count:  # else somebody fetched enough meanwhile
+                    await self._fetch_ids(count)
+        rest = len(self._ids) - count
+        taken = self._ids[rest:]
+        del self._ids[rest:]
+        return taken[::-1]
+
+    async def _fetch_ids(self, count: int) -> None:
+        # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
+        quickly = steady() < self._fetched + _QUICKLY
+        self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
+        rows = await self.fetch("enqueue.ids", max(count, self._block))
+        self._fetched = steady()
+        self._ids[:0] = [row["id"] for row in reversed(rows)]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         limit = min(limit, _MOST_CLAIMED)
