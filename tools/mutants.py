@@ -230,8 +230,8 @@ MUTANTS = [
     Mutant(
         "a second try of enqueue makes new ids",
         f"{PG}/runs.py",
-        "            return await _enqueue(connection, ids, runs, known)",
-        "            return await _enqueue(connection, await _new_ids(connection, len(runs)), runs, known)",
+        "            return await self._make(connection, ids, runs, known)",
+        "            return await self._make(connection, await _new_ids(connection, len(runs)), runs, known)",
         "tests/store/test_postgres_only.py",
     ),
     Mutant(

@@ -329,7 +329,8 @@ class Rota(Leading, Door):
         if not wanted:
             return []
         within = _connection_of(self, wanted, connection)
-        runs = [call.new_run() for call in wanted]
+        parent = current_context()
+        runs = [call.new_run(parent) for call in wanted]
         if within is not None:
             # Nobody can see them before the commit, and the commit itself tells the replicas.
             return self._handles(wanted, await self._any_store().enqueue(runs, within))
@@ -338,7 +339,8 @@ class Rota(Leading, Door):
             self._worker.wake()
         if self._worker_room() < len(wanted):
             self.hint("ready")
-        if any(call.job.policies.concurrency_limit or call.options.seconds or call.options.run_at for call in wanted):
+        limited = any(job.policies.concurrency_limit for job in {call.job for call in wanted})
+        if limited or any(run.delay or run.run_at for run in runs):
             self.hint("schedules")
         return self._handles(wanted, made)
 
@@ -353,7 +355,9 @@ class Rota(Leading, Door):
         within = _connection_of(self, wanted, connection)
         if within is None:
             return self.wait(self.enqueue_many(wanted))
-        return self._handles(wanted, self._any_store().enqueue_sync([call.new_run() for call in wanted], within))
+        parent = current_context()
+        runs = [call.new_run(parent) for call in wanted]
+        return self._handles(wanted, self._any_store().enqueue_sync(runs, within))
 
     def _any_store(self) -> Store:
         """To say something on a caller's connection no connection of ours is needed."""

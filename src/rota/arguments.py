@@ -46,6 +46,9 @@ class Arguments:
                 fields.append((parameter.name, kind, msgspec.field(default_factory=partial(_same, default))))
         self._signature = signature.replace(parameters=parameters)
         self._names = [field[0] for field in fields]
+        self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._known = set(self._names)
+        self._needed = {field[0] for field in fields if len(field) == 2}
         self._encoder = msgspec.json.Encoder()
         struct = msgspec.defstruct(f"{job}.parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
         try:
@@ -55,14 +58,7 @@ class Arguments:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The arguments as a JSON object by name, checked as they will be when the run starts."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise BadParameters(f"job {self._job!r}: {error}") from None
-        values = dict(bound.arguments)
-        for parameter in self._signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                values.update(values.pop(parameter.name, {}))
+        values = self._bind(args, kwargs)
         try:
             encoded = self._encoder.encode(values)
         except (TypeError, ValueError, OverflowError) as error:
@@ -75,17 +71,34 @@ class Arguments:
         text = encoded.decode()
         if "\\u0000" in text:
             raise BadParameters(f"job {self._job!r}: the character NUL cannot be stored; leave it out")
-        self.decode(text)
+        self._read(text)
         return text
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name. Where they plainly fit, the signature, which is slow, need not be asked."""
+        values = dict(zip(self._positional, args, strict=False)) | kwargs
+        once = len(values) == len(args) + len(kwargs)
+        if once and not self._open and self._needed <= values.keys() <= self._known:
+            return {name: values[name] for name in self._names if name in values} if kwargs else values
+        try:
+            values = dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise BadParameters(f"job {self._job!r}: {error}") from None
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                values.update(values.pop(parameter.name, {}))
+        return values
 
     def decode(self, parameters: str) -> dict[str, Any]:
         """Keyword arguments for the function."""
+        values = msgspec.structs.asdict(self._read(parameters))
+        if self._open:
+            values |= {k: v for k, v in msgspec.json.decode(parameters).items() if k not in self._known}
+        return values
+
+    def _read(self, parameters: str) -> msgspec.Struct:
         try:
-            values = msgspec.structs.asdict(self._decoder.decode(parameters))
-            if self._open:
-                known = set(self._names)
-                values |= {k: v for k, v in msgspec.json.decode(parameters).items() if k not in known}
-            return values
+            return self._decoder.decode(parameters)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise BadParameters(f"job {self._job!r}: parameters {parameters[:200]} do not fit: {error}") from None
 

@@ -108,16 +108,16 @@ class Call(Generic[R_co]):
         self.job: Job[Any, Any] = job
         self.parameters, self.options = parameters, options
 
-    def new_run(self) -> NewRun:
+    def new_run(self, parent: Context | None) -> NewRun:
         """What the store is to be told. A run that enqueues it is its parent."""
-        parent, options = current_context(), self.options
+        options = self.options
         correlation = options.correlation_id or (parent.correlation_id if parent else None)
         return NewRun(
             job_id=self.job.name,
             parameters=self.parameters,
             priority=self.job.policies.priority if options.priority is None else options.priority,
             key=options.key,
-            delay=options.seconds,
+            delay=options.seconds if options.delay else 0.0,
             run_at=options.run_at,
             correlation_id=correlation,
             parent_id=parent.run_id if parent else None,
@@ -163,6 +163,7 @@ class Job(Generic[P, R]):
         self.arguments = Arguments(fn, name)
         self.failure_job: str | None = None
         self._result = _result_type(fn)
+        self._plain: Enqueuer[P, R] = Enqueuer(self, Options())
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", name)
 
@@ -202,15 +203,15 @@ class Job(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Arguments bound and checked; `enqueue_many` takes a list of these."""
-        return Enqueuer(self, Options()).call(*args, **kwargs)
+        return self._plain.call(*args, **kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a run of this job, to be run once by any replica. `using(...)` sets a key, a delay and so on."""
-        return await Enqueuer(self, Options()).enqueue(*args, **kwargs)
+        return await self._plain.enqueue(*args, **kwargs)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`enqueue` for code that does not await."""
-        return Enqueuer(self, Options()).enqueue_sync(*args, **kwargs)
+        return self._plain.enqueue_sync(*args, **kwargs)
 
     async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
         """Make many runs at once, all or none: `await job.enqueue_many(job.call(n) for n in range(1000))`."""

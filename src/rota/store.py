@@ -200,7 +200,7 @@ class Agenda(Row, frozen=True, kw_only=True):
     """Some run waits for a slot."""
 
 
-class NewRun(Row, frozen=True, kw_only=True):
+class NewRun(Row, frozen=True, kw_only=True, gc=False):
     """A run to be made."""
 
     job_id: str
@@ -214,7 +214,7 @@ class NewRun(Row, frozen=True, kw_only=True):
     parent_id: int | None = None
 
 
-class Enqueued(Row, frozen=True, kw_only=True):
+class Enqueued(Row, frozen=True, kw_only=True, gc=False):
     """The id of the run asked for; `created` is false when its key had made one before."""
 
     id: int

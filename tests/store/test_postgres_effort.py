@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from rota.scheduler import Scheduler
-from rota.store import Claim, NewRun, Outcome, RunFilter
+from rota.store import Claim, JobRow, NewRun, Outcome, RunFilter
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres import runs
 from rota.stores.postgres.pool import Connection
@@ -49,7 +49,7 @@ class Sent:
     def __init__(self) -> None:
         self._log: list[str] = []
         self._names = {sql: name for name, sql in pg.QUERIES.items()}
-        self._names |= dict.fromkeys((*runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
+        self._names |= dict.fromkeys((*runs._READY, *runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
         self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 4, 16)}
 
     def note(self, query: Any) -> None:
@@ -112,13 +112,32 @@ async def test_an_enqueue_is_one_statement_once_ids_are_in_hand(url: str, sent: 
         assert await transactions(url, "job_runs", "ready") == 2
 
 
-async def test_ids_are_fetched_once_for_50_runs(url: str, sent: Sent) -> None:
+@pytest.mark.parametrize(("quickly", "times"), [(0.0, 8), (60.0, 4)], ids=["slowly", "quickly"])
+async def test_ids_are_fetched_for_50_runs_and_for_more_where_they_are_used_up_quickly(
+    url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch, quickly: float, times: int
+) -> None:
+    monkeypatch.setattr(runs, "_QUICKLY", quickly)
     async with opened(url) as store:
-        await store.enqueue(new(50))
-        await sent.take()
-        for run in new(100):
+        for run in new(400):
             await store.enqueue([run])
-        assert (await sent.take()).count("enqueue.ids") == 2
+        assert (await sent.take()).count("enqueue.ids") == times
+
+
+async def test_those_who_need_ids_at_once_fetch_them_together(url: str, sent: Sent) -> None:
+    async with opened(url) as store:
+        made = await asyncio.gather(*(store.enqueue([run]) for run in new(50)))
+        assert (await sent.take()).count("enqueue.ids") == 1
+        assert len({run.id for [run] in made}) == 50
+
+
+async def test_that_a_job_has_a_limit_is_found_out_once(url: str, sent: Sent) -> None:
+    async with opened(url) as store:
+        await store.declare([JobRow(job_id="job-0", concurrency_limit=1)], [])
+        for statements in (2, 1):
+            await sent.take()
+            await store.enqueue(new(2))
+            assert (await sent.take()).count("enqueue") == statements
+        assert (await count(url, "waiting"), await count(url, "ready")) == (4, 0)
 
 
 async def test_an_enqueue_of_several_jobs_is_one_statement_for_each(url: str, sent: Sent) -> None:
@@ -201,7 +220,8 @@ async def test_a_replica_with_nothing_to_do_sends_one_statement_at_a_time(url: s
 # -- sessions ------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent) -> None:
+async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_QUICKLY", 0.0)
     session = "select pg_backend_pid(), current_setting('rota.mark', true), count(*) from pg_prepared_statements"
     async with opened(url) as store:
         assert isinstance(store, PostgresStore)
@@ -224,7 +244,7 @@ async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent) -> None:
         # Each was prepared once, and planned for any values.
         used = await store.pool.fetch(
             "select generic_plans, custom_plans from pg_prepared_statements where statement = any($1)",
-            [runs._FRESH[0], runs._claim_query(1), pg.QUERIES["finish_runs.plain"], pg.QUERIES["agenda"]],
+            [runs._READY[0], runs._claim_query(1), pg.QUERIES["finish_runs.plain"], pg.QUERIES["agenda"]],
         )
         assert [tuple(row) for row in used] == [(11, 0)] * 4
 
@@ -236,6 +256,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     """
     statements = {
         *(sql for name, sql in pg.QUERIES.items() if not name.startswith("diagnose.")),
+        *runs._READY,
         *runs._FRESH,
         *runs._CAREFUL,
         *runs._KNOWN,
@@ -319,6 +340,8 @@ COMPOSED = {
     "claim_runs.1": runs._claim_query(1),
     "claim_runs.4": runs._claim_query(4),
     "claim_runs.16": runs._claim_query(16),
+    "enqueue.ready": runs._READY[0],
+    "enqueue.ready.one": runs._READY[1],
     "enqueue": runs._FRESH[0],
     "enqueue.one": runs._FRESH[1],
     "enqueue.keyed": runs._CAREFUL[0],
@@ -342,6 +365,8 @@ INDEXES = {
     "finish_runs": {"job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "finish_runs.already": {"job_runs_pkey"},
     "report_progress": {"job_runs_pkey"},
+    "enqueue.ready": {"jobs_pkey"},
+    "enqueue.ready.one": {"jobs_pkey"},
     "enqueue": {"jobs_pkey"},
     "enqueue.one": {"jobs_pkey"},
     "enqueue.keyed": {"jobs_pkey"},

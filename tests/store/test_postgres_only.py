@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import msgspec
 import pytest
 
 from rota.store import Enqueued, JobRow, NewRun
-from rota.stores.postgres import caller, runs
+from rota.stores.postgres import caller
 from rota.stores.postgres.connection import QUERIES
+from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute
 from tests.store.steps import JOB, opened
@@ -23,24 +23,40 @@ from tests.store.steps import JOB, opened
 async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    url, real, calls = databases.new("postgres", tmp_path), runs._enqueue, 0
+    url, real, calls = databases.new("postgres", tmp_path), PostgresStore._make, 0
 
-    async def cut_after_commit(
-        connection: Any, ids: Sequence[int], wanted: Sequence[NewRun], known: tuple[str, str]
-    ) -> list[Enqueued]:
+    async def cut_after_commit(*arguments: Any) -> list[Enqueued]:
         nonlocal calls
         calls += 1
-        made = await real(connection, ids, wanted, known)
+        made = await real(*arguments)
         if calls == 1:
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
         return made
 
     async with opened(url) as store:
-        monkeypatch.setattr(runs, "_enqueue", cut_after_commit)
+        monkeypatch.setattr(PostgresStore, "_make", cut_after_commit)
         made = await store.enqueue([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k"), NewRun(job_id=other)])
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]
+
+
+async def test_a_key_whose_run_is_pruned_meanwhile_makes_a_new_one(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, real = databases.new("postgres", tmp_path), PostgresStore._make_kind
+
+    async def pruned_after(*arguments: Any) -> int:
+        made = await real(*arguments)
+        await execute(url, f"delete from job_runs where id = {old.id}")
+        return made
+
+    async with opened(url) as store:
+        [old] = await store.enqueue([NewRun(job_id=JOB, key="k")])
+        monkeypatch.setattr(PostgresStore, "_make_kind", pruned_after)
+        made = await store.enqueue([NewRun(job_id=JOB), NewRun(job_id=JOB, key="k")])
+        assert [each.created for each in made] == [True, True]
+        assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
 
 
 def test_a_callers_key_whose_run_is_pruned_meanwhile_makes_a_new_one() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -41,23 +41,14 @@ class Pool:
         async with self.use() as connection:
             return await connection.fetch(query, *arguments)
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[Connection]:
+    def use(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
-        connection = await self._take()
-        sound = False
-        try:
-            if self._locally:
-                async with begun(connection, self._locally):
-                    yield connection
-            else:
-                yield connection
-            sound = True
-        except Exception as error:
-            sound = not isinstance(error, TimeoutError)
-            raise
-        finally:
-            self._give_back(connection, sound)
+        return self._use_locally() if self._locally else _Lent(self._take, self._give_back)
+
+    @asynccontextmanager
+    async def _use_locally(self) -> AsyncIterator[Connection]:
+        async with _Lent(self._take, self._give_back) as connection, begun(connection, self._locally):
+            yield connection
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
@@ -117,6 +108,23 @@ class Pool:
         self._idle = [entry for entry in self._idle if entry[0] > horizon]
         if self._idle:
             self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
+
+
+class _Lent:
+    """No generator: the event loop keeps account of those, and that alone takes longer than all of this."""
+
+    def __init__(
+        self, take: Callable[[], Awaitable[Connection]], give_back: Callable[[Connection, bool], None]
+    ) -> None:
+        self._take, self._give_back = take, give_back
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._take()
+        return self._connection
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
+        self._give_back(self._connection, sound)
 
 
 @asynccontextmanager

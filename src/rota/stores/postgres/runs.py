@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -19,43 +21,50 @@ from rota.stores.postgres.base import PostgresBase
 from rota.stores.postgres.caller import enqueue_within, enqueue_within_sync
 from rota.stores.postgres.front import Front
 
-_ID_BLOCK = 50
+_ID_BLOCK, _MOST_IDS, _QUICKLY = 50, 800, 1.0
 _MOST_MERGED = 16
 _MOST_CLAIMED = 1000  # their ids fit into one page
 _FIRST = -(2**63)
 _MANY = 100
 _order = attrgetter("rank", "id")
+_kind = attrgetter("job_id", "priority")
+_values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at", "delay")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
-_MANY_RUNS = """
-        unnest($3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[], $8::text[], $9::bigint[])"""
-_ONE_RUN = "(values ($3::bigint, $4::text, $5::text, $6::timestamptz, $7::float8, $8::text, $9::bigint))"
+_COLUMNS = ("bigint", "text", "text", "text", "bigint", "timestamptz", "float8")
 
 
-def _enqueue_queries(on_conflict: str) -> tuple[str, str]:
+def _enqueue_queries(name: str, columns: int, on_conflict: str = "") -> tuple[str, str]:
     """For many runs, and for one, which is faster without arrays."""
-    query = pg.QUERIES["enqueue"].replace("/* on conflict */", on_conflict)
-    return query.replace("/* runs */", _MANY_RUNS), query.replace("/* runs */", _ONE_RUN)
+    query = pg.QUERIES[name].replace("/* on conflict */", on_conflict)
+    kinds = list(enumerate(_COLUMNS[:columns], 3))
+    many, one = (", ".join(f"${n}::{kind}{array}" for n, kind in kinds) for array in ("[]", ""))
+    return query.replace("/* runs */", f"unnest({many})"), query.replace("/* runs */", f"(values ({one}))")
 
 
 # New ids collide with nothing, and most keys are new, which is cheaper not to look for. After a collision keys are
 # looked for, for a while; what was tried before may be there in any way.
-_FRESH, _CAREFUL = _enqueue_queries(""), _enqueue_queries(_KEYED)
-_KNOWN = _enqueue_queries("on conflict do nothing")
+_READY = _enqueue_queries("enqueue.ready", 5)
+_FRESH, _CAREFUL = _enqueue_queries("enqueue", 7), _enqueue_queries("enqueue", 7, _KEYED)
+_KNOWN = _enqueue_queries("enqueue", 7, "on conflict do nothing")
 _CAREFUL_FOR = 10.0
 
 
 class PostgresRuns(PostgresBase):
-    _ids: list[int] | None = None
+    _block, _fetched = _ID_BLOCK, -inf
     _unanswered: frozenset[int] = frozenset()
     _careful_until = 0.0
 
     def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
+        self._ids: list[int] = []
+        self._fetching = asyncio.Lock()
+        self._limited: set[str] = set()
+        """Jobs that had a limit when we last looked."""
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
@@ -75,15 +84,72 @@ class PostgresRuns(PostgresBase):
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
         async with self.pool.use() as connection:
-            return await _enqueue(connection, ids, runs, known)
+            return await self._make(connection, ids, runs, known)
+
+    async def _make(
+        self, connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
+    ) -> list[Enqueued]:
+        """One statement for the runs of each job and priority: most often one in all, a transaction by itself."""
+        if len(set(map(_kind, runs))) == 1:
+            made = await self._make_kind(connection, ids, runs, known)
+        elif connection.is_in_transaction():
+            made = await self._make_kinds(connection, ids, runs, known)
+        else:
+            async with connection.transaction():
+                made = await self._make_kinds(connection, ids, runs, known)
+        if made == len(runs):
+            return [Enqueued(id=n, created=True) for n in ids]
+        found = await connection.fetch(
+            pg.QUERIES["enqueue.existing"], list(ids), [r.job_id for r in runs], [r.key for r in runs]
+        )
+        there = {row["n"]: Enqueued(id=row["id"], created=row["created"]) for row in found}
+        # What was there a moment ago may have been pruned since: its key is free again.
+        gone = [n for n in range(1, len(runs) + 1) if n not in there]
+        if gone:
+            again = await self._make(connection, [ids[n - 1] for n in gone], [runs[n - 1] for n in gone], known)
+            there |= dict(zip(gone, again, strict=True))
+        return [there[n] for n in range(1, len(runs) + 1)]
+
+    async def _make_kinds(
+        self, connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
+    ) -> int:
+        kinds: dict[tuple[str, int], list[tuple[int, NewRun]]] = {}
+        for run_id, run in zip(ids, runs, strict=True):
+            kinds.setdefault(_kind(run), []).append((run_id, run))
+        made = 0
+        for members in kinds.values():
+            made += await self._make_kind(connection, [n for n, _ in members], [run for _, run in members], known)
+        return made
+
+    async def _make_kind(
+        self, connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
+    ) -> int:
+        job_id, priority = _kind(runs[0])
+        one = len(runs) == 1
+        values = (ids[0], *_values(runs[0])) if one else (ids, *pg.columns(map(_values, runs), 6))
+        if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
+            if await connection.execute(_READY[one], job_id, priority, *values[:5]) != "INSERT 0 0":
+                return len(runs)
+            self._limited.add(job_id)
+        return int(await connection.fetchval(known[one], job_id, priority, *values))
 
     async def _take_ids(self, count: int) -> list[int]:
-        if self._ids is None or len(self._ids) < count:
-            rows = await self.fetch("enqueue.ids", max(count, _ID_BLOCK))
-            self._ids = [row["id"] for row in reversed(rows)]
-        taken = self._ids[-count:] if count else []
-        del self._ids[len(self._ids) - count :]
+        if len(self._ids) < count:
+            async with self._fetching:
+                if len(self._ids) < count:  # else somebody fetched enough meanwhile
+                    await self._fetch_ids(count)
+        rest = len(self._ids) - count
+        taken = self._ids[rest:]
+        del self._ids[rest:]
         return taken[::-1]
+
+    async def _fetch_ids(self, count: int) -> None:
+        # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
+        quickly = steady() < self._fetched + _QUICKLY
+        self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
+        rows = await self.fetch("enqueue.ids", max(count, self._block))
+        self._fetched = steady()
+        self._ids[:0] = [row["id"] for row in reversed(rows)]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         limit = min(limit, _MOST_CLAIMED)
@@ -126,7 +192,7 @@ class PostgresRuns(PostgresBase):
                 finished = await self._finish(outcomes, closed, connection)
                 follow = [o.then for o in outcomes if o.then and o.id in finished.accepted]
                 if follow:
-                    await _enqueue(connection, await _new_ids(connection, len(follow)), follow, _KNOWN)
+                    await self._make(connection, await _new_ids(connection, len(follow)), follow, _KNOWN)
                 return finished
 
             return await self.whole(transition)
@@ -264,42 +330,6 @@ def _claim_query(jobs: int) -> str:
 
 async def _new_ids(connection: Any, count: int) -> list[int]:
     return [row["id"] for row in await connection.fetch(pg.QUERIES["enqueue.ids"], count)]
-
-
-async def _enqueue(
-    connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
-) -> list[Enqueued]:
-    """One statement for the runs of each job and priority: most often one in all, which is a transaction by itself."""
-    kinds: dict[tuple[str, int], list[tuple[int, NewRun]]] = {}
-    for run_id, run in zip(ids, runs, strict=True):
-        kinds.setdefault((run.job_id, run.priority), []).append((run_id, run))
-    if len(kinds) == 1 or connection.is_in_transaction():
-        made = [await _enqueue_kind(connection, *kind, members, known) for kind, members in kinds.items()]
-    else:
-        async with connection.transaction():
-            made = [await _enqueue_kind(connection, *kind, members, known) for kind, members in kinds.items()]
-    if sum(made) == len(runs):
-        return [Enqueued(id=n, created=True) for n in ids]
-    found = await connection.fetch(
-        pg.QUERIES["enqueue.existing"], list(ids), [r.job_id for r in runs], [r.key for r in runs]
-    )
-    there = {row["n"]: Enqueued(id=row["id"], created=row["created"]) for row in found}
-    return [there[place] for place, _ in enumerate(ids, 1)]
-
-
-async def _enqueue_kind(
-    connection: Any, job_id: str, priority: int, members: list[tuple[int, NewRun]], known: tuple[str, str]
-) -> int:
-    many, one = known
-    if len(members) == 1:
-        [(run_id, run)] = members
-        values = (run.key, run.run_at, run.delay or None, run.correlation_id, run.parent_id)
-        return int(await connection.fetchval(one, job_id, priority, run_id, run.parameters, *values))
-    rows = [
-        (run_id, run.parameters, run.key, run.run_at, run.delay or None, run.correlation_id, run.parent_id)
-        for run_id, run in members
-    ]
-    return int(await connection.fetchval(many, job_id, priority, *pg.columns(rows, 7)))
 
 
 def _run_row(row: asyncpg.Record) -> RunRow:

@@ -1,8 +1,25 @@
 -- name: enqueue.ids
 select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
 
+-- name: enqueue.ready
+-- Of one job and one priority, to start now: all of them, or none where the job has a limit. Either one, or arrays, of
+-- which those that would hold nothing but null come empty.
+with clock as materialized (select rota.rota_now() as now),
+made as (
+    insert into rota.job_runs
+        (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
+    select i.id, $1::text, i.key, coalesce(i.correlation_id, i.id::text), i.parent_id, i.parameters::json, $2::integer,
+           now, now
+    from /* runs */ as i (id, parameters, key, correlation_id, parent_id)
+    cross join clock
+    where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)
+    returning id
+)
+insert into rota.ready (rank, id, job_id, slot)
+select (select rota.rank(now, $2) from clock), id, $1, false from made
+
 -- name: enqueue
--- Of one job and one priority: either one, or arrays, of which those that would hold nothing but null come empty.
+-- The same for any times, and any job.
 with clock as materialized (
     select rota.rota_now() as now,
            coalesce((select concurrency_limit > 0 from rota.jobs where job_id = $1::text), false) as by_job
@@ -12,7 +29,7 @@ made as (
         (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
     select i.id, $1, i.key, coalesce(i.correlation_id, i.id::text), i.parent_id, i.parameters::json, $2::integer,
            coalesce(i.run_at, now + i.delay * interval '1 second', now), now
-    from /* runs */ as i (id, parameters, key, run_at, delay, correlation_id, parent_id)
+    from /* runs */ as i (id, parameters, key, correlation_id, parent_id, run_at, delay)
     cross join clock
     /* on conflict */
     returning id, run_at
