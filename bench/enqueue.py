@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import apsw
 
 from bench.machine import Bench, Stopwatch, client, raw_connection
+from rota.job import Call
 from rota.stores.sqlite.connection import PATIENCE, connect, database_path
 
 INSERT = "insert into raw_runs (job, args) values ('noop', '{\"n\": 1}')"
@@ -21,6 +23,7 @@ create table if not exists raw_runs (
 create index if not exists raw_queued on raw_runs (id) where state = 'queued'
 """
 SIZE = 1000
+ROUNDS = 30
 CLIENTS = 20
 
 
@@ -38,53 +41,97 @@ def raw_sqlite(bench: Bench) -> apsw.Connection:
     return connection
 
 
+async def _in_turn(rounds: int, *sides: Callable[[int], Awaitable[None]]) -> list[float]:
+    """Seconds that each side took in all. By turns, since a disk is not as fast in one second as in the next."""
+    spent = [0.0] * len(sides)
+    for number in range(rounds):
+        for place, side in enumerate(sides):
+            with Stopwatch() as watch:
+                await side(number)
+            spent[place] += watch.seconds
+    return spent
+
+
 async def _one_by_one(bench: Bench, store: str) -> None:
-    count, url = bench.many(3000, 300), bench.database(store)
-    if store == "postgres":
-        async with raw_connection(url) as connection:
-            with Stopwatch() as raw:
-                for _ in range(count):
-                    await connection.execute(INSERT)
-    else:
-        sqlite = raw_sqlite(bench)
-        with Stopwatch() as raw:
-            for _ in range(count):
-                sqlite.execute(INSERT)
-    async with client(url) as app:
+    each, url = bench.many(100, 10), bench.database(store)
+    async with client(url) as app, _raw(bench, store, url) as raw:
         job = app.jobs["noop"]
-        await job.enqueue(0)
-        with Stopwatch() as watch:
-            for n in range(count):
+
+        async def ours(number: int) -> None:
+            for n in range(each):
                 await job.enqueue(n)
-    bench.add("enqueue one by one", count / watch.seconds, "/s", store=store, raw=count / raw.seconds)
+
+        async def theirs(number: int) -> None:
+            for _ in range(each):
+                await raw.one()
+
+        await ours(0)
+        await theirs(0)
+        ours_took, raw_took = await _in_turn(ROUNDS, ours, theirs)
+    count = ROUNDS * each
+    bench.add("enqueue one by one", count / ours_took, "/s", store=store, raw=count / raw_took)
 
 
 async def _bulk(bench: Bench, store: str) -> None:
-    batches, url, arguments = bench.many(100, 10), bench.database(store), ['{"n": 1}'] * SIZE
-    if store == "postgres":
-        async with raw_connection(url) as connection:
-            with Stopwatch() as raw:
-                for _ in range(batches):
-                    await connection.execute(UNNEST, arguments)
-    else:
-        sqlite = raw_sqlite(bench)
-        with Stopwatch() as raw:
-            for _ in range(batches):
-                with sqlite:
-                    sqlite.executemany(
-                        "insert into raw_runs (job, args) values ('noop', ?)", [(text,) for text in arguments]
-                    )
-    for keyed in (False, True):
-        async with client(url) as app:
-            job = app.jobs["noop"]
-            ready = [
-                [job.using(key=f"{b}-{n}" if keyed else None).call(n) for n in range(SIZE)] for b in range(batches)
+    each, url = bench.many(4, 1), bench.database(store)
+    async with client(url) as app, _raw(bench, store, url) as raw:
+        job = app.jobs["noop"]
+
+        def calls(prefix: str, number: int) -> list[list[Call[None]]]:
+            return [
+                [job.using(key=f"{number}-{b}-{n}" if prefix else None).call(n) for n in range(SIZE)]
+                for b in range(each)
             ]
-            with Stopwatch() as watch:
-                for calls in ready:
-                    await job.enqueue_many(calls)
-        what = f"enqueue_many, {SIZE} at a time" + (", with keys" if keyed else "")
-        bench.add(what, batches * SIZE / watch.seconds, "/s", store=store, raw=batches * SIZE / raw.seconds)
+
+        async def enqueue(batches: list[list[Call[None]]]) -> None:
+            for batch in batches:
+                await job.enqueue_many(batch)
+
+        async def theirs(number: int) -> None:
+            for _ in range(each):
+                await raw.many()
+
+        plain, keyed = ([calls(kind, number) for number in range(ROUNDS)] for kind in ("", "keyed"))
+        await enqueue(calls("", ROUNDS))
+        await theirs(0)
+        plain_took, keyed_took, raw_took = await _in_turn(
+            ROUNDS, lambda n: enqueue(plain[n]), lambda n: enqueue(keyed[n]), theirs
+        )
+    count, what = ROUNDS * each * SIZE, f"enqueue_many, {SIZE} at a time"
+    bench.add(what, count / plain_took, "/s", store=store, raw=count / raw_took)
+    bench.add(f"{what}, with keys", count / keyed_took, "/s", store=store, raw=count / raw_took)
+
+
+class _RawPostgres:
+    def __init__(self, connection: Any) -> None:
+        self._connection, self._arguments = connection, ['{"n": 1}'] * SIZE
+
+    async def one(self) -> None:
+        await self._connection.execute(INSERT)
+
+    async def many(self) -> None:
+        await self._connection.execute(UNNEST, self._arguments)
+
+
+class _RawSQLite:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection, self._arguments = connection, [('{"n": 1}',)] * SIZE
+
+    async def one(self) -> None:
+        self._connection.execute(INSERT)
+
+    async def many(self) -> None:
+        with self._connection:
+            self._connection.executemany("insert into raw_runs (job, args) values ('noop', ?)", self._arguments)
+
+
+@asynccontextmanager
+async def _raw(bench: Bench, store: str, url: str) -> AsyncIterator[_RawPostgres | _RawSQLite]:
+    if store == "sqlite":
+        yield _RawSQLite(raw_sqlite(bench))
+        return
+    async with raw_connection(url) as connection:
+        yield _RawPostgres(connection)
 
 
 async def _at_once(bench: Bench) -> None:
