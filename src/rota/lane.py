@@ -29,8 +29,9 @@ class Lane(ABC):
         self.queue: deque[Attempt] = deque()
         self.held = 0
         """Runs that were submitted and have not come back."""
+        self.done = 0
+        """Runs that came back since it last learnt."""
         self._ahead = 0
-        self._done_since = 0
         self.more = False
         """The last look may have left something behind: claim again as soon as there is room."""
 
@@ -41,7 +42,7 @@ class Lane(ABC):
 
     def learn(self, seconds: float) -> None:
         """Claim ahead only what is gone in a moment, so that nobody else could have run it sooner."""
-        done, self._done_since = self._done_since, 0
+        done, self.done = self.done, 0
         self._ahead = min(_MOST_AHEAD, int(done / seconds * _AHEAD_SECONDS)) if self._places > 1 else 0
 
     def take_queued(self) -> list[Attempt]:
@@ -108,7 +109,7 @@ class AsyncLane(Lane):
                 await self._execute(attempt, task)
             finally:
                 self.held -= 1
-                self._done_since += 1
+                self.done += 1
             if len(contextvars.copy_context()) != clean:
                 # The handler left context variables behind; they must not reach the next run.
                 self._hire()
@@ -188,7 +189,7 @@ class ThreadLane(Lane):
         while self._done:
             attempt, outcome = self._done.popleft()
             self.held -= 1
-            self._done_since += 1
+            self.done += 1
             self._settle(attempt, outcome)
 
     async def close(self) -> None:
