@@ -2,7 +2,7 @@
 
 A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
 within the next moment goes out together at its end. The moment is longer when hints take long: where many hint, the
-database has better things to do.
+database has better things to do. One that took long among others that did not is no reason.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Hinter:
         self._store = store
         self._wanted: set[Hint] = set()
         self._task: asyncio.Task[None] | None = None
+        self._took = 0.0
 
     def hint(self, kind: Hint) -> None:
         self._wanted.add(kind)
@@ -35,7 +36,8 @@ class Hinter:
                     await self._store.hint(self._wanted.pop())
                 except RotaError:
                     return  # nothing depends on a hint
-            await asyncio.sleep(min(max(_MOMENT, 10 * (steady() - started)), _LONGEST))
+            before, self._took = self._took, steady() - started
+            await asyncio.sleep(min(max(_MOMENT, 10 * min(before, self._took)), _LONGEST))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -30,8 +30,10 @@ class Lane(ABC):
         self.queue: deque[Attempt] = deque()
         self.held = 0
         """Runs that were submitted and have not come back."""
+        self.done = 0
+        """Runs that came back since it last learnt."""
         self._ahead = 0
-        self._done_since, self._busy, self._since = 0, 0.0, 0.0
+        self._busy, self._since = 0.0, 0.0
         self.more = False
         """The last look may have left something behind: claim again as soon as there is room."""
         self.asked = 0
@@ -57,8 +59,8 @@ class Lane(ABC):
         now = time.monotonic()
         if self.held:
             self._busy, self._since = self._busy + now - self._since, now
-        done, busy = self._done_since, max(self._busy, 1e-6)
-        self._done_since, self._busy = 0, 0.0
+        done, busy = self.done, max(self._busy, 1e-6)
+        self.done, self._busy = 0, 0.0
         self._ahead = min(_MOST_AHEAD, int(done / busy * _AHEAD_SECONDS), 2 * done) if self._places > 1 else 0
 
     def _entered(self, count: int) -> None:
@@ -135,7 +137,7 @@ class AsyncLane(Lane):
                 await self._execute(attempt, task)
             finally:
                 self._left(1)
-                self._done_since += 1
+                self.done += 1
             if len(contextvars.copy_context()) != clean:
                 # The handler left context variables behind; they must not reach the next run.
                 self._hire()
@@ -215,7 +217,7 @@ class ThreadLane(Lane):
         while self._done:
             attempt, outcome = self._done.popleft()
             self._left(1)
-            self._done_since += 1
+            self.done += 1
             self._settle(attempt, outcome)
 
     async def close(self) -> None:

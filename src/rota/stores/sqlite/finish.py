@@ -16,7 +16,7 @@ from rota.store import Claim, Finished, Outcome
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.connection import translated
 from rota.stores.sqlite.enqueue import enqueue
-from rota.stores.sqlite.session import Session, decode, encode
+from rota.stores.sqlite.session import Session, decode, decode_rows, encode
 from rota.stores.sqlite.times import shifted
 
 
@@ -74,41 +74,45 @@ def _finish_within(db: Session, outcome: Outcome) -> Finished:
 
 
 def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
-    now = db.now()
-    plain = [o for o in outcomes if o.plain and not o.slot and not o.scheduled]
-    rest = [o for o in outcomes if not o.plain or o.slot or o.scheduled] if len(plain) < len(outcomes) else []
+    [(now, unwanted)] = db.all("finish_runs.look")
+    plain: dict[int, list[int]] = {}
+    rest: list[Outcome] = []
+    for o in outcomes:
+        if o.plain and not o.slot and not o.scheduled:
+            plain.setdefault(o.token, []).append(o.id)
+        else:
+            rest.append(o)
     accepted, refused = _record_plain(db, plain, now)
     done = _record(db, rest, now) if rest else []
     recorded = {(d.outcome.id, d.outcome.token) for d in done}
-    refused += [o for o in rest if (o.id, o.token) not in recorded]
+    refused += [(o.id, o.token) for o in rest if (o.id, o.token) not in recorded]
     accepted.update(run_id for run_id, _ in recorded)
     freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
     if closed:
         db.all("finish_runs.close", (encode(list(closed)),))
-    if accepted:
+    if accepted and unwanted:
         db.all("finish_runs.answer", (encode(list(accepted)),))
     if counted := [d for d in done if not d.outcome.released]:
         _count(db, [d for d in counted if d.config_id is not None])
         _judge(db, counted, now)
     if follow := [d.outcome.then for d in done if d.outcome.then]:
         enqueue(db, follow)
-    known = {run_id for (run_id,) in db.each("finish_runs.already", [(o.id, o.token) for o in refused])}
-    lost = tuple(o.id for o in refused if o.id not in known)
+    known = {run_id for (run_id,) in db.each("finish_runs.already", refused)} if refused else set()
+    lost = tuple(run_id for run_id, _ in refused if run_id not in known)
     return Finished(accepted=frozenset(accepted), lost=lost, freed=freed)
 
 
-def _record_plain(db: Session, outcomes: Sequence[Outcome], now: str) -> tuple[set[int], list[Outcome]]:
+def _record_plain(db: Session, by_token: dict[int, list[int]], now: str) -> tuple[set[int], list[tuple[int, int]]]:
     """Successes that nothing hangs on, a claim at a time; and those whose run has another token by now."""
     accepted: set[int] = set()
-    refused: list[Outcome] = []
-    by_token: dict[int, dict[int, Outcome]] = {}
-    for o in outcomes:
-        by_token.setdefault(o.token, {})[o.id] = o
-    for token, mine in by_token.items():
-        for run_id in decode(db.value("finish_runs.refused", (encode(list(mine)), token))):
-            refused.append(mine.pop(run_id))
+    refused: list[tuple[int, int]] = []
+    for token, ids in by_token.items():
+        mine = set(ids)
+        if gone := decode(db.value("finish_runs.refused", (encode(list(mine)), token))):
+            mine.difference_update(gone)
+            refused += [(run_id, token) for run_id in gone]
         db.all("finish_runs.plain", (encode(list(mine)), now))
-        accepted.update(mine)
+        accepted |= mine
     return accepted, refused
 
 
@@ -125,7 +129,7 @@ def _unless_unwanted(db: Session, outcomes: Sequence[Outcome]) -> Sequence[Outco
 
 def _record(db: Session, outcomes: Sequence[Outcome], now: str) -> list[Done]:
     """The outcomes whose run still has the token; retries are parked until their time."""
-    rows = decode(db.value("finish_runs.held", (encode([o.id for o in outcomes]),)))
+    rows = decode_rows(db.value("finish_runs.held", (encode([o.id for o in outcomes]),)))
     held = {(run_id, token): row for run_id, token, *row in rows}
     done: list[Done] = []
     # Runs that ended alike are written together; most of a batch did.

@@ -10,7 +10,7 @@ from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.caller import enqueue_within, enqueue_within_sync
 from rota.stores.sqlite.enqueue import enqueue
-from rota.stores.sqlite.session import QUERIES, Session, decode, encode
+from rota.stores.sqlite.session import QUERIES, Record, Session, decode, decode_rows, encode
 from rota.stores.sqlite.times import microseconds, shifted, to_text
 
 _CONDITIONS = {
@@ -134,26 +134,26 @@ class SQLiteRuns(SQLiteBase):
         return await self.write(transition, unless=lambda db: None if old(db, 1) else 0)
 
 
-def _best(db: Session, names: list[str], limit: int) -> list[list[Any]]:
+def _best(db: Session, names: list[str], limit: int) -> list[Record]:
     """What is ready of these jobs, best rank first."""
-    found: list[list[Any]] = []
+    found: list[Record] = []
     for first in range(0, len(names), _MOST_ARMS):
         some = names[first : first + _MOST_ARMS]
         arms = " union all ".join([QUERIES["claim_runs.arm"]] * len(some))
         [(rows,)] = db.execute(QUERIES["claim_runs.best"].replace("/* arms */", arms), (*some, limit))
-        found += decode(rows)
+        found += decode_rows(rows)
     if len(names) > _MOST_ARMS:
         found.sort(key=lambda row: (row[2], row[0]))
         del found[limit:]
     return found
 
 
-def _claim(db: Session, replica_id: int, token: int, best: list[list[Any]], now: str) -> list[Claim]:
+def _claim(db: Session, replica_id: int, token: int, best: list[Record], now: str) -> list[Claim]:
     # What was taken of a job is the beginning of what it has.
     last = {row[1]: row for row in best}
     db.each("claim_runs.pop", [(job, rank, run_id) for run_id, job, rank, *_ in last.values()])
     claims = [
-        Claim(token, n, job, attempt, losses, parameters, key, microseconds(due), config, correlation, bool(slot), rank)
+        Claim(token, n, job, attempt, losses, parameters, key, microseconds(due), config, correlation, slot == 1, rank)
         for n, job, rank, slot, attempt, losses, parameters, key, due, config, correlation in best
         if attempt is not None
     ]

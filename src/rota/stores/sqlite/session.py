@@ -109,6 +109,7 @@ class _Readers(dict[type[msgspec.Struct], dict[str, Callable[[Any], Any]]]):
 
 
 _READERS = _Readers()
+_ROWS = msgspec.json.Decoder(list[Record])
 
 
 def encode(value: Any) -> str:
@@ -119,3 +120,8 @@ def encode(value: Any) -> str:
 def decode(text: str) -> Any:
     """What `json_group_array` put together."""
     return msgspec.json.decode(text)
+
+
+def decode_rows(text: str) -> list[Record]:
+    """Rows that `json_group_array` put together; as tuples, which are cheaper than lists."""
+    return _ROWS.decode(text)

@@ -82,6 +82,10 @@ join ranks k on k.id = r.id
 where c.token = ?1
 order by k.rank, r.id
 
+-- name: finish_runs.look
+-- The clock, and whether anybody wants any run to stop.
+select now, exists (select 1 from cancellations) from moment
+
 -- name: finish_runs.refused
 -- Of the runs that were claimed with this token, those that do not have it any more, or are not running.
 select json_group_array(i.value) from json_each(?1) i left join job_runs r on r.id = i.value
