@@ -70,7 +70,7 @@ class Lane(ABC):
 
     def _left(self, count: int) -> None:
         self.held -= count
-        if not self.held:
+        if count and not self.held:
             self._busy += time.monotonic() - self._since
 
     def take_queued(self) -> list[Attempt]:
