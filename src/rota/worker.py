@@ -26,7 +26,8 @@ from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailabl
 from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
-from rota.offer import Offer, Offers
+from rota.offer import Offer
+from rota.reserve import Reserve
 from rota.service import Wake
 from rota.settings import Settings
 from rota.store import Claim, Finished, Outcome, Store
@@ -84,7 +85,7 @@ class Worker:
             ThreadLane(names[False], settings.threads, self._execute_plain, self._settle),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
-        self._offers = Offers(self.lanes, self._look_again)
+        self._reserve = Reserve(self.lanes, self._look_again)
         self._tasks: list[asyncio.Task[None]] = []
         self._recovering: set[asyncio.Task[None]] = set()
         self._learnt_at = time.monotonic()
@@ -150,7 +151,7 @@ class Worker:
         self._hungry.set_here()
         await asyncio.wait([claimer], timeout=_GRACE)
         claimer.cancel()
-        await self._wait_until(lambda: not self._offers and not self._recovering, _GRACE)
+        await self._wait_until(lambda: not self._reserve and not self._recovering, _GRACE)
         for lane in self.lanes:
             for attempt in lane.take_queued():
                 self._settle(attempt, attempt.given_back())
@@ -239,10 +240,10 @@ class Worker:
 
     def _make(self, offer: Offer) -> None:
         if (replica_id := self._standing()) and not self._stopping:
-            self._offers.make(offer, replica_id)
+            self._reserve.make(offer, replica_id)
 
     def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
-        places = self._offers.close(offer)
+        places = self._reserve.close(offer)
         if places is not None and claims is None and not self._stopping:
             task = asyncio.create_task(self._recover(places), name="rota-worker-recover")
             self._recovering.add(task)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from rota import offer as module
+from rota import reserve as module
 from rota.contract.places import Places
 from rota.lane import AsyncLane
-from rota.offer import Offer, Offers
+from rota.offer import Offer
+from rota.reserve import Reserve
 
 
 def lane(*jobs: str, places: int = 10) -> AsyncLane:
@@ -25,31 +26,31 @@ def kept(*lanes: AsyncLane) -> list[int]:
 
 async def test_places_are_kept_until_the_offer_is_closed() -> None:
     first, second, none = lane("a"), lane("b", places=3), lane()
-    offers, offer = Offers([first, second, none], lambda: None), Offer(5)
-    offers.make(offer, 7)
+    reserve, offer = Reserve([first, second, none], lambda: None), Offer(5)
+    reserve.make(offer, 7)
     assert offer.places() == Places(
         replica_id=7, token=offer.token, lanes=((frozenset({"a"}), 5), (frozenset({"b"}), 3))
     )
     assert kept(first, second, none) == [5, 3, 0]
-    assert offers
-    assert offers.close(offer) == offer.places()
+    assert reserve
+    assert reserve.close(offer) == offer.places()
     assert kept(first, second, none) == [0, 0, 0]
-    assert not offers
-    assert offers.close(offer) is None
+    assert not reserve
+    assert reserve.close(offer) is None
 
 
 async def test_an_answer_that_comes_too_late_keeps_nothing() -> None:
     only = lane("a")
-    offers, offer = Offers([only], lambda: None), Offer(5)
+    reserve, offer = Reserve([only], lambda: None), Offer(5)
     assert offer.places() is None
     assert not offer.taken_up
-    offers.make(offer, 7)
-    assert (offer.places(), only.kept, bool(offers)) == (None, 0, False)
+    reserve.make(offer, 7)
+    assert (offer.places(), only.kept, bool(reserve)) == (None, 0, False)
 
 
 async def test_a_scheduler_that_never_asked_started_nothing() -> None:
-    offers, offer = Offers([lane("a")], lambda: None), Offer(5)
-    offers.make(offer, 7)
+    reserve, offer = Reserve([lane("a")], lambda: None), Offer(5)
+    reserve.make(offer, 7)
     offer.close()
     assert not offer.taken_up
 
@@ -57,20 +58,20 @@ async def test_a_scheduler_that_never_asked_started_nothing() -> None:
 async def test_places_are_not_kept_for_ever_but_what_comes_late_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT_FOR", 0.0)
     only, freed = lane("a"), asyncio.Event()
-    offers, offer = Offers([only], freed.set), Offer(5)
-    offers.make(offer, 7)
+    reserve, offer = Reserve([only], freed.set), Offer(5)
+    reserve.make(offer, 7)
     assert only.kept == 5
     await freed.wait()
-    assert (only.kept, bool(offers)) == (0, True)
-    assert offers.close(offer) is not None
+    assert (only.kept, bool(reserve)) == (0, True)
+    assert reserve.close(offer) is not None
     assert only.kept == 0
 
 
 async def test_what_is_being_claimed_and_what_is_kept_share_the_places() -> None:
     only = lane("a")
     only.asked = 8
-    offers, offer = Offers([only], lambda: None), Offer(5)
-    offers.make(offer, 7)
+    reserve, offer = Reserve([only], lambda: None), Offer(5)
+    reserve.make(offer, 7)
     assert only.kept == 2
     assert only.room_beside(only.kept) == 8
 
@@ -78,17 +79,17 @@ async def test_what_is_being_claimed_and_what_is_kept_share_the_places() -> None
 async def test_a_full_worker_offers_nothing() -> None:
     only = lane("a")
     only.held = 10
-    offers, offer = Offers([only], lambda: None), Offer(5)
-    offers.make(offer, 7)
-    assert (offer.places(), bool(offers)) == (None, False)
+    reserve, offer = Reserve([only], lambda: None), Offer(5)
+    reserve.make(offer, 7)
+    assert (offer.places(), bool(reserve)) == (None, False)
 
 
 async def test_what_is_gone_in_a_moment_may_come_from_both_sides() -> None:
     only = lane("a")
     only._ahead = 20
     only.asked = 30
-    offers, offer = Offers([only], lambda: None), Offer(500)
-    offers.make(offer, 7)
+    reserve, offer = Reserve([only], lambda: None), Offer(500)
+    reserve.make(offer, 7)
     assert only.kept == 20
 
 
