@@ -202,6 +202,8 @@ class Worker:
     async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
         token = secrets.randbits(63)
         claims = await self._insist(replica_id, lambda: self._store.claim_runs(replica_id, token, lane.jobs, room))
+        if not claims or not await self._still(replica_id):
+            return 0
         self._submit(replica_id, token, claims)
         return len(claims)
 
@@ -215,14 +217,16 @@ class Worker:
                 self._emit(ServiceFailed("claimer", error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
-                while not (standing := self._standing()) and not self._stopping:
-                    await asyncio.sleep(0.1)
-                if standing != replica_id or self._stopping:
+                if not await self._still(replica_id) or self._stopping:
                     return []  # what this incarnation may have claimed is freed with it
 
+    async def _still(self, replica_id: int) -> bool:
+        """Whether this is still the replica that it was: a reply may have waited for us while we were frozen."""
+        while not (standing := self._standing()) and not self._stopping:
+            await asyncio.sleep(0.1)
+        return standing == replica_id
+
     def _submit(self, replica_id: int, token: int, claims: Sequence[Claim]) -> None:
-        if not claims:
-            return
         self._verbose, self._open_claims[token] = self._wanted(RunFinished), len(claims)
         member, attempts = Member(replica_id, self._settings.replica), dict[Lane, list[Attempt]]()
         for claim in claims:
@@ -244,18 +248,20 @@ class Worker:
 
     def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
         places = self._reserve.close(offer)
-        if places is not None and claims is None and not self._stopping:
-            task = asyncio.create_task(self._recover(places), name="rota-worker-recover")
+        if places is not None and claims and self._standing() == places.replica_id:
+            self._submit(places.replica_id, places.token, claims)
+        elif places is not None and (claims or claims is None) and not self._stopping:
+            task = asyncio.create_task(self._fill_late(places, claims), name="rota-worker-fill")
             self._recovering.add(task)
             task.add_done_callback(self._recovered)
-        elif places is not None and claims and self._standing() in (0, places.replica_id):
-            # Those of another incarnation were freed with it.
-            self._submit(places.replica_id, places.token, claims)
         self._idle.set()
 
-    async def _recover(self, places: Places) -> None:
+    async def _fill_late(self, places: Places, claims: Sequence[Claim] | None) -> None:
         number, token = places.replica_id, places.token
-        self._submit(number, token, await self._insist(number, lambda: self._store.reclaim(number, token)))
+        if claims is None:
+            claims = await self._insist(number, lambda: self._store.reclaim(number, token))
+        if claims and await self._still(number):
+            self._submit(number, token, claims)
 
     def _recovered(self, task: asyncio.Task[None]) -> None:
         self._recovering.discard(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,19 +24,27 @@ async def states(url: str) -> list[Any]:
 
 async def test_a_tick_needs_no_claim(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Rota(url)
-    ran = asyncio.Event()
+    claimed: set[int] = set()
 
     @app.every("1s")
-    async def work() -> None:
-        ran.set()
-
-    async def nothing(*_: Any) -> list[Claim]:
-        return []
+    async def work() -> None: ...
 
     async with app:
-        monkeypatch.setattr(type(app.store), "claim_runs", nothing)
-        async with asyncio.timeout(30):
-            await ran.wait()
+        store = type(app.store)
+        original = store.claim_runs
+
+        async def noted(self: Any, replica_id: int, token: int, *more: Any) -> list[Claim]:
+            claimed.add(token)
+            return await original(self, replica_id, token, *more)
+
+        monkeypatch.setattr(store, "claim_runs", noted)
+        before = len(await states(url))
+
+        async def ran_without() -> bool:
+            rows = await execute(url, "select lock_token from job_runs where state = 'succeeded' order by id")
+            return any(token not in claimed for (token,) in rows[before:])
+
+        await until(ran_without)
         monkeypatch.undo()
 
 
@@ -130,7 +139,7 @@ async def test_what_starts_while_the_replica_stops_is_given_back(url: str, monke
         assert await asyncio.to_thread(made.wait, 30)
         before = len(ran)
         leaving = asyncio.create_task(worker.stop())
-        await until(_stops(worker))
+        await until(_true(lambda: worker._stopping))
         stopping.set()
         await leaving
         monkeypatch.undo()
@@ -138,8 +147,46 @@ async def test_what_starts_while_the_replica_stops_is_given_back(url: str, monke
     assert (await states(url))[-1] == ("queued", 0)
 
 
-def _stops(worker: Any) -> Any:
+async def test_what_started_for_an_incarnation_that_is_gone_does_not_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a minute in which the process was frozen: others run it by now."""
+    app = Rota(url)
+    ran: list[int] = []
+    began: list[int] = []
+    go_on = threading.Event()
+
+    @app.every("1s", concurrency_limit=0)
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.run_id)
+
+    async with app:
+        store, worker = type(app.store), app._worker
+        assert worker is not None
+        original, mine = store.fire_due, worker._standing()
+
+        async def slowly(self: Any, *args: Any, **kwargs: Any) -> Fired:
+            fired = await original(self, *args, **kwargs)
+            if fired.claims and not began:
+                began.extend(claim.id for claim in fired.claims)
+                while not go_on.is_set():
+                    await asyncio.sleep(0.01)
+            return fired
+
+        monkeypatch.setattr(store, "fire_due", slowly)
+        await until(_true(lambda: began))
+        numbers = [0]  # it does not trust itself; then it has joined anew
+        monkeypatch.setattr(worker, "_standing", lambda: numbers[0])
+        go_on.set()
+        await until(_true(lambda: worker._recovering))
+        numbers[0] = mine + 1
+        await until(_true(lambda: not worker._recovering))
+        monkeypatch.undo()
+    assert not set(began) & set(ran)
+
+
+def _true(ask: Callable[[], object]) -> Callable[[], Awaitable[bool]]:
     async def answer() -> bool:
-        return bool(worker._stopping)
+        return bool(ask())
 
     return answer
