@@ -195,6 +195,8 @@ class Worker:
                     lane.more = await self._claim(lane, replica_id, room) == room
                     lane.asked = 0
                     again = again or lane.more
+                    if not lane.more:
+                        await asyncio.sleep(0)  # what was taken starts before the next lane's claim is sent
             if not again:
                 self._starved = any(lane.more for lane in self.lanes)
                 await self._hungry.wait()
