@@ -16,8 +16,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from rota.contract.places import Places
 from rota.scheduler import Scheduler
-from rota.store import Claim, JobRow, NewRun, Outcome, RunFilter
+from rota.store import Claim, Fired, JobRow, NewRun, Outcome, RunFilter
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres import runs
 from rota.stores.postgres.pool import Connection
@@ -197,6 +198,27 @@ async def test_250_ticks_are_three_statements_in_one_transaction(url: str, sent:
         assert await transactions(url, "job_runs", "ready", "scheduler_locks", "scheduler_configs") == 1
 
 
+async def test_250_ticks_that_start_take_no_more(url: str, sent: Sent) -> None:
+    due = (
+        "insert into scheduler_configs (job_id, name, cron, next_run_at) "
+        "select 'a', x, '* * * * *', date_trunc('minute', rota.rota_now()) from generate_series(1, 250) as x"
+    )
+    async with opened(url) as store:
+
+        async def fire(token: int) -> Fired:
+            places = Places(replica_id=1, token=token, lanes=((frozenset("a"), 1000),))
+            return await store.fire_due(decide, jobs=["a"], limit=250, advisory=True, leave=[], start=lambda: places)
+
+        for token in (1, 2):
+            await fresh(url, sent)
+            await execute(url, due)
+            fired = await fire(token)
+            assert (fired.schedules, fired.ready, len(fired.claims)) == (250, 0, 250)
+        assert await sent.take() == ["begin", "fire_due.claim", "fire_due.taken", "fire_due.plain", "commit"]
+        assert await transactions(url, "job_runs", "claims", "scheduler_locks", "scheduler_configs") == 1
+        assert await count(url, "ready") == 0
+
+
 async def test_a_replica_with_nothing_to_do_sends_one_statement_at_a_time(url: str, sent: Sent) -> None:
     async with opened(url) as store:
         scheduler = Scheduler(
@@ -373,7 +395,7 @@ INDEXES = {
     "enqueue.known": {"jobs_pkey"},
     "fire_due.claim": {"scheduler_configs_due"},
     "fire_due.taken": {"scheduler_locks_config", "waiting_for_config", "jobs_pkey"},
-    "fire_due.plain": {"job_runs_tick", "scheduler_configs_pkey"},
+    "fire_due.plain": {"job_runs_tick", "scheduler_configs_pkey", "ready_pkey"},
     "fire_due.write": {"job_runs_tick", "scheduler_configs_pkey"},
     "promote_due": {"delayed_pkey", "job_runs_pkey", "scheduler_configs_pkey", "jobs_pkey"},
     "admit_waiting": {"waiting_for_config", "waiting_for_job", "waiting_pkey", "job_runs_pkey"},
