@@ -16,6 +16,7 @@ from rota.store import Buried, Pulse, Store
 
 SECOND_LOOK = 0.5
 _SWEEP_EVERY = 5.0
+_TIDY_EVERY = 30.0
 _PRUNE_EVERY = 60.0
 _PRUNE_BATCH = 5000
 
@@ -36,7 +37,7 @@ class Caretaker(Service):
         self._on_duty = False
         self._seen_free: dict[int, float] = {}
         self._dead: set[int] = set()
-        self._swept = self._pruned = 0.0
+        self._swept = self._tidied = self._pruned = 0.0
 
     def observe(self, pulse: Pulse) -> None:
         """Take in what the latest beat saw of the others."""
@@ -61,6 +62,9 @@ class Caretaker(Service):
                 self._freed(buried)
             for schedule_id, reason in await self._store.mark_unknown():
                 self.emit(ScheduleInvalid(schedule_id, reason))
+        if dead or now - self._tidied >= _TIDY_EVERY:
+            # What has expired counts for nothing already; what the dead left behind goes with them, all but always.
+            self._tidied = now
             await self._store.expire_states()
             await self._store.sweep_locks()
         if self._keep_days and now - self._pruned >= _PRUNE_EVERY:
