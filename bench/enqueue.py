@@ -77,9 +77,9 @@ async def _bulk(bench: Bench, store: str) -> None:
     async with client(url) as app, _raw(bench, store, url) as raw:
         job = app.jobs["noop"]
 
-        def calls(prefix: str, number: int) -> list[list[Call[None]]]:
+        def calls(keyed: bool, number: int) -> list[list[Call[None]]]:
             return [
-                [job.using(key=f"{number}-{b}-{n}" if prefix else None).call(n) for n in range(SIZE)]
+                [job.using(key=f"{number}-{b}-{n}" if keyed else None).call(n) for n in range(SIZE)]
                 for b in range(each)
             ]
 
@@ -91,8 +91,8 @@ async def _bulk(bench: Bench, store: str) -> None:
             for _ in range(each):
                 await raw.many()
 
-        plain, keyed = ([calls(kind, number) for number in range(ROUNDS)] for kind in ("", "keyed"))
-        await enqueue(calls("", ROUNDS))
+        plain, keyed = ([calls(keys, number) for number in range(ROUNDS)] for keys in (False, True))
+        await enqueue(calls(False, ROUNDS))
         await theirs(0)
         plain_took, keyed_took, raw_took = await _in_turn(
             ROUNDS, lambda n: enqueue(plain[n]), lambda n: enqueue(keyed[n]), theirs

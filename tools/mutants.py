@@ -277,6 +277,27 @@ MUTANTS = [
         "tests/app/test_starts.py",
     ),
     Mutant(
+        "what was claimed for another number is started",
+        "src/rota/worker.py",
+        "        if not claims or not await self._still(replica_id):\n",
+        "        if not claims:\n",
+        "tests/app/test_oddities.py -k given_up",
+    ),
+    Mutant(
+        "a token that was asked for in vain is not voided",
+        f"{PG}/runs.py",
+        "        if await self.fetch(\"claim_runs.void\", token, replica_id):\n            return []\n",
+        "",
+        "tests/store/test_postgres_only.py",
+    ),
+    Mutant(
+        "the caretaker tidies at every sweep",
+        "src/rota/caretaker.py",
+        "_TIDY_EVERY = 30.0",
+        "_TIDY_EVERY = 5.0",
+        "tests/unit/test_caretaker.py",
+    ),
+    Mutant(
         "a run is admitted without a look at who cancels it",
         f"{PG}/queries/schedules.sql",
         "    for update of r  -- somebody may be cancelling it\n",

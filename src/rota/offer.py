@@ -53,3 +53,14 @@ class Hands(Protocol):
     def offer(self, most: int) -> Offer: ...
     def fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
         """These runs have places now. None: it is not known whether there are any."""
+
+
+class _Nobody:
+    def offer(self, most: int) -> Offer:
+        return Offer(most)
+
+    def fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None: ...
+
+
+NOBODY: Hands = _Nobody()
+"""No worker: every tick becomes ready."""

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rota.contract.places import nowhere
 from rota.errors import StaleWrite
 from rota.events import Event, ScheduleContended, ScheduleInvalid, TicksFired, WriteContended
-from rota.offer import Hands
+from rota.offer import NOBODY, Hands
 from rota.service import Service
-from rota.store import Agenda, Claim, Decide, Fired, Store
+from rota.store import Agenda, Decide, Fired, Store
 
 _BATCH = 1000
 _LONGEST_SLEEP = 60.0
@@ -44,7 +43,7 @@ class Scheduler(Service):
         advisory: bool,
         made_ready: Callable[[int], None],
         emit: Callable[[Event], None],
-        hands: Hands | None = None,
+        hands: Hands = NOBODY,
         may: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(emit)
@@ -92,22 +91,20 @@ class Scheduler(Service):
     async def _fire(self) -> Fired:
         now = time.monotonic()
         leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
-        offer = self._hands.offer(self._batch) if self._hands is not None else None
-        begun: Sequence[Claim] | None = None
+        offer = self._hands.offer(self._batch)
         try:
             fired = await self._store.fire_due(
                 self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave,
-                start=offer.places if offer is not None else nowhere,
+                start=offer.places,
             )  # fmt: skip
-            begun = fired.claims
         except StaleWrite as error:
-            begun = ()
+            self._hands.fill(offer, ())
             self.emit(WriteContended(str(error)))
             return Fired()
-        finally:
-            if offer is not None and self._hands is not None:
-                offer.close()
-                self._hands.fill(offer, begun if begun is not None or offer.taken_up else ())
+        except BaseException:
+            self._hands.fill(offer, None)
+            raise
+        self._hands.fill(offer, fired.claims)
         self._note_contention(fired.contended, set(leave))
         for schedule_id, reason in fired.invalid:
             self.emit(ScheduleInvalid(schedule_id, reason))

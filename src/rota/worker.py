@@ -87,7 +87,7 @@ class Worker:
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
         self._reserve = Reserve(self.lanes, self._look_again)
         self._tasks: list[asyncio.Task[None]] = []
-        self._recovering: set[asyncio.Task[None]] = set()
+        self._filling: set[asyncio.Task[None]] = set()
         self._learnt_at = time.monotonic()
 
     # -- what others ask of it; from any thread ----------------------------------------------------
@@ -125,6 +125,7 @@ class Worker:
         return offer
 
     def fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
+        offer.close()
         self._call(lambda: self._fill(offer, claims))
 
     @staticmethod
@@ -151,7 +152,7 @@ class Worker:
         self._hungry.set_here()
         await asyncio.wait([claimer], timeout=_GRACE)
         claimer.cancel()
-        await self._wait_until(lambda: not self._reserve and not self._recovering, _GRACE)
+        await self._wait_until(lambda: not self._reserve and not self._filling, _GRACE)
         for lane in self.lanes:
             for attempt in lane.take_queued():
                 self._settle(attempt, attempt.given_back())
@@ -250,12 +251,14 @@ class Worker:
 
     def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
         places = self._reserve.close(offer)
+        if claims is None and not offer.taken_up:
+            claims = ()
         if places is not None and claims and self._standing() == places.replica_id:
             self._submit(places.replica_id, places.token, claims)
         elif places is not None and (claims or claims is None) and not self._stopping:
             task = asyncio.create_task(self._fill_late(places, claims), name="rota-worker-fill")
-            self._recovering.add(task)
-            task.add_done_callback(self._recovered)
+            self._filling.add(task)
+            task.add_done_callback(self._filled)
         self._idle.set()
 
     async def _fill_late(self, places: Places, claims: Sequence[Claim] | None) -> None:
@@ -265,8 +268,8 @@ class Worker:
         if claims and await self._still(number):
             self._submit(number, token, claims)
 
-    def _recovered(self, task: asyncio.Task[None]) -> None:
-        self._recovering.discard(task)
+    def _filled(self, task: asyncio.Task[None]) -> None:
+        self._filling.discard(task)
         self._idle.set()
 
     def _look_again(self) -> None:

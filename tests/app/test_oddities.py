@@ -255,6 +255,43 @@ async def test_a_claim_is_not_tried_again_under_a_number_that_was_given_up(
     assert asked[0][1] != asked[1][1], "an old token may belong to an old number's claim"
 
 
+async def test_what_was_claimed_for_a_number_that_was_given_up_does_not_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a minute in which the process was frozen, and the reply waited for it: others run it by now."""
+    app = Rota(url)
+    ran: list[int] = []
+    numbers: list[int] = []
+
+    @app.job
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    async with app:
+        assert app._worker is not None
+        worker, claim_runs = app._worker, type(app.store).claim_runs
+        mine = worker._standing()
+
+        async def late(self: Any, *args: Any) -> list[Claim]:
+            claims = await claim_runs(self, *args)
+            if claims and not numbers:
+                numbers.append(0)  # it does not trust itself; soon it will have joined anew
+                asyncio.get_running_loop().call_later(0.05, numbers.append, mine + 1)
+            return claims
+
+        monkeypatch.setattr(type(app.store), "claim_runs", late)
+        monkeypatch.setattr(worker, "_standing", lambda: numbers[-1] if numbers else mine)
+        await work.enqueue(1)
+
+        async def given_up() -> bool:
+            return numbers[-1:] == [mine + 1] and not any(lane.asked for lane in worker.lanes)
+
+        await until(given_up)
+        assert not worker.holding
+        monkeypatch.undo()
+    assert ran == []
+
+
 async def test_a_claim_that_is_under_way_at_the_stop_counts_as_no_attempt(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,9 +178,9 @@ async def test_what_started_for_an_incarnation_that_is_gone_does_not_run(
         numbers = [0]  # it does not trust itself; then it has joined anew
         monkeypatch.setattr(worker, "_standing", lambda: numbers[0])
         go_on.set()
-        await until(_true(lambda: worker._recovering))
+        await until(_true(lambda: worker._filling))
         numbers[0] = mine + 1
-        await until(_true(lambda: not worker._recovering))
+        await until(_true(lambda: not worker._filling))
         monkeypatch.undo()
     assert not set(began) & set(ran)
 

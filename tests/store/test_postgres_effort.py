@@ -183,15 +183,17 @@ async def test_500_outcomes_are_one_statement(url: str, sent: Sent, name: str, m
         assert await count(url, "claims") == 0
 
 
+DUE = (
+    "insert into scheduler_configs (job_id, name, cron, next_run_at) "
+    "select 'a', x, '* * * * *', date_trunc('minute', rota.rota_now()) from generate_series(1, 250) as x"
+)
+
+
 async def test_250_ticks_are_three_statements_in_one_transaction(url: str, sent: Sent) -> None:
-    due = (
-        "insert into scheduler_configs (job_id, name, cron, next_run_at) "
-        "select 'a', x, '* * * * *', date_trunc('minute', rota.rota_now()) from generate_series(1, 250) as x"
-    )
     async with opened(url) as store:
         for _ in range(2):
             await fresh(url, sent)
-            await execute(url, due)
+            await execute(url, DUE)
             fired = await store.fire_due(decide, jobs=["a"], limit=250, advisory=True, leave=[])
             assert (fired.schedules, fired.ready) == (250, 250)
         assert await sent.take() == ["begin", "fire_due.claim", "fire_due.taken", "fire_due.plain", "commit"]
@@ -199,10 +201,6 @@ async def test_250_ticks_are_three_statements_in_one_transaction(url: str, sent:
 
 
 async def test_250_ticks_that_start_take_no_more(url: str, sent: Sent) -> None:
-    due = (
-        "insert into scheduler_configs (job_id, name, cron, next_run_at) "
-        "select 'a', x, '* * * * *', date_trunc('minute', rota.rota_now()) from generate_series(1, 250) as x"
-    )
     async with opened(url) as store:
 
         async def fire(token: int) -> Fired:
@@ -211,7 +209,7 @@ async def test_250_ticks_that_start_take_no_more(url: str, sent: Sent) -> None:
 
         for token in (1, 2):
             await fresh(url, sent)
-            await execute(url, due)
+            await execute(url, DUE)
             fired = await fire(token)
             assert (fired.schedules, fired.ready, len(fired.claims)) == (250, 0, 250)
         assert await sent.take() == ["begin", "fire_due.claim", "fire_due.taken", "fire_due.plain", "commit"]

@@ -95,3 +95,29 @@ async def test_a_claim_takes_no_more_than_its_row_can_hold(databases: Databases,
         await store.enqueue([NewRun(job_id=JOB) for _ in range(1200)])
         assert len(await store.claim_runs(1, 7, [JOB], 5000)) == 1000
         assert len(await store.claim_runs(1, 8, [JOB], 5000)) == 200
+
+
+async def test_who_asks_for_a_claim_that_is_being_committed_waits_for_it(databases: Databases, tmp_path: Path) -> None:
+    """The reply is lost, and the server is not done yet: its answer counts, whichever way it goes."""
+    url = databases.new("postgres", tmp_path)
+    waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%rota.claims%'"
+    async with opened(url) as store:
+        for token, end in ((7, "commit"), (8, "rollback")):
+            [made] = await store.enqueue([NewRun(job_id=JOB)])
+            server: Any = await asyncpg.connect(url)
+            try:
+                await server.execute(
+                    f"begin; delete from rota.ready; insert into rota.claims values ({token}, 1, '{{{made.id}}}'); "
+                    f"update rota.job_runs set state = 'running', lock_token = {token} where id = {made.id}"
+                )
+                asked = asyncio.create_task(store.reclaim(1, token))
+                await until(lambda: execute(url, waiting))
+                assert not asked.done()
+                await server.execute(end)
+                claims = await asked
+            finally:
+                await server.close()
+            assert [claim.id for claim in claims] == ([made.id] if end == "commit" else [])
+        # Voided: what might still come under the token fails as a whole.
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await execute(url, "insert into claims values (8, 1, '{}')")
