@@ -286,7 +286,7 @@ MUTANTS = [
     Mutant(
         "a token that was asked for in vain is not voided",
         f"{PG}/runs.py",
-        "        if await self.fetch(\"claim_runs.void\", token, replica_id):\n            return []\n",
+        '        if await self.fetch("claim_runs.void", token, replica_id):\n            return []\n',
         "",
         "tests/store/test_postgres_only.py",
     ),
