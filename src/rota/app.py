@@ -339,8 +339,7 @@ class Rota(Leading, Door):
             self._worker.wake()
         if self._worker_room() < len(wanted):
             self.hint("ready")
-        limited = any(job.policies.concurrency_limit for job in {call.job for call in wanted})
-        if limited or any(run.delay or run.run_at for run in runs):
+        if any(call.waits for call in wanted):
             self.hint("schedules")
         return self._handles(wanted, made)
 

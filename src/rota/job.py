@@ -108,6 +108,11 @@ class Call(Generic[R_co]):
         self.job: Job[Any, Any] = job
         self.parameters, self.options = parameters, options
 
+    @property
+    def waits(self) -> bool:
+        """For its time, or, it may be, for a slot of its job."""
+        return bool(self.options.delay or self.options.run_at or self.job.policies.concurrency_limit)
+
     def new_run(self, parent: Context | None) -> NewRun:
         """What the store is to be told. A run that enqueues it is its parent."""
         options = self.options

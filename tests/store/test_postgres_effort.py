@@ -51,7 +51,7 @@ class Sent:
         self._log: list[str] = []
         self._names = {sql: name for name, sql in pg.QUERIES.items()}
         self._names |= dict.fromkeys((*runs._READY, *runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
-        self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 4, 16)}
+        self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
 
     def note(self, query: Any) -> None:
         self._log.append(self._names.get(query.query) or query.query.split()[0].strip(";").lower())
@@ -280,7 +280,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
         *runs._FRESH,
         *runs._CAREFUL,
         *runs._KNOWN,
-        *(runs._claim_query(n) for n in (1, 4, 16)),
+        *(runs._claim_query(n) for n in (1, 2, 4, 8, 16)),
     }
     assert max(len(sql) for sql in statements) < 15 * 1024
     assert len(statements) < STATEMENTS
@@ -532,6 +532,25 @@ def _unlimited(plan: dict[str, Any]) -> set[str]:
     if plan["Node Type"] == "Limit":
         return set()
     return {plan.get("Relation Name", "")}.union(*(_unlimited(below) for below in plan.get("Plans", [])))
+
+
+async def test_schedules_that_have_just_been_advanced_are_in_nobodys_way(url: str) -> None:
+    """While somebody holds a snapshot, nobody may clean the index of what they were."""
+    async with opened(url):
+        pass
+    await execute(
+        url,
+        "insert into rota.scheduler_configs (job_id, name, cron, priority, next_run_at) "
+        "select 'work', x, '0 0 1 1 *', 4 + x % 2, '2020-01-01' from generate_series(1, 10000) as x",
+    )
+    owner, session = [await asyncpg.connect(url, server_settings=pg.POOLED) for _ in range(2)]
+    holder = await asyncpg.connect(url)
+    await holder.execute("begin isolation level repeatable read; select from rota.scheduler_configs limit 1")
+    await owner.execute("update rota.scheduler_configs set next_run_at = '2040-01-01'")
+    assert await _pages(owner, session, "select from rota.priorities") < 20
+    assert [tuple(row) for row in await session.fetch("select * from rota.priorities")] == [(4,), (5,)]
+    for each in (holder, owner, session):
+        await each.close()
 
 
 @pytest.mark.parametrize("when", [EMPTY, FILLED, ANALYZED])

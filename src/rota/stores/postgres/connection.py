@@ -50,7 +50,7 @@ CONTROL = POOLED | {
     "tcp_keepalives_interval": "1",
 }
 
-_TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 _UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -128,7 +128,7 @@ class translated:
             raise BadInput(f"nothing was changed: {error}") from error
         if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError | asyncpg.InvalidCatalogNameError):
             raise StoreUnavailable(f"{where} does not let us in: {error}; check user, password and database") from error
-        if isinstance(error, _TRANSIENT):
+        if isinstance(error, TRANSIENT):
             raise StaleWrite(f"{where}: {error}") from error
         if isinstance(error, _UNREACHABLE):
             raise StoreUnavailable(f"{where} does not answer: {type(error).__name__}: {error}") from error
@@ -164,7 +164,7 @@ async def retried(attempt: Callable[[], Awaitable[T]]) -> T:
     for delay in (0.01, 0.05, 0.2, None):
         try:
             return await attempt()
-        except _TRANSIENT:
+        except TRANSIENT:
             if delay is None:
                 raise
             await asyncio.sleep(delay)

@@ -31,6 +31,7 @@ _kind = attrgetter("job_id", "priority")
 _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at", "delay")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
+    *pg.TRANSIENT,
 )  # fmt: skip
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
@@ -70,10 +71,14 @@ class PostgresRuns(PostgresBase):
         if connection is not None:
             return await enqueue_within(connection, runs)
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
-        ids = await self._take_ids(len(runs))
+        if len(self._ids) < len(runs):
+            await self._fetch_ids(len(runs))
+        ids = self._take_ids(len(runs))
         with pg.translated(self.settings.url):
             known = _FRESH if steady() >= self._careful_until else _CAREFUL
             try:
+                if known is _FRESH and len(runs) == 1 and await self._enqueue_ready(ids[0], runs[0]):
+                    return [Enqueued(id=ids[0], created=True)]
                 return await pg.retried(lambda: self._enqueue(ids, runs, known))
             except _MAYBE_DONE:
                 self._careful_until = steady() + _CAREFUL_FOR
@@ -81,6 +86,15 @@ class PostgresRuns(PostgresBase):
 
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         return enqueue_within_sync(connection, runs)
+
+    async def _enqueue_ready(self, run_id: int, run: NewRun) -> bool:
+        """One run that is ready at once: most are made like this, so by the shortest way there is."""
+        if run.delay or run.run_at or run.job_id in self._limited:
+            return False
+        values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
+        async with self.pool.use() as connection:
+            made = await connection.execute(_READY[True], *values)
+        return self._unlimited(run.job_id, made)
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
         async with self.pool.use() as connection:
@@ -90,7 +104,7 @@ class PostgresRuns(PostgresBase):
         self, connection: Any, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]
     ) -> list[Enqueued]:
         """One statement for the runs of each job and priority: most often one in all, a transaction by itself."""
-        if len(set(map(_kind, runs))) == 1:
+        if len(runs) == 1 or len(set(map(_kind, runs))) == 1:
             made = await self._make_kind(connection, ids, runs, known)
         elif connection.is_in_transaction():
             made = await self._make_kinds(connection, ids, runs, known)
@@ -128,28 +142,33 @@ class PostgresRuns(PostgresBase):
         one = len(runs) == 1
         values = (ids[0], *_values(runs[0])) if one else (ids, *pg.columns(map(_values, runs), 6))
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
-            if await connection.execute(_READY[one], job_id, priority, *values[:5]) != "INSERT 0 0":
+            made = await connection.execute(_READY[one], job_id, priority, *values[:5])
+            if self._unlimited(job_id, made):
                 return len(runs)
-            self._limited.add(job_id)
         return int(await connection.fetchval(known[one], job_id, priority, *values))
 
-    async def _take_ids(self, count: int) -> list[int]:
-        if len(self._ids) < count:
-            async with self._fetching:
-                if len(self._ids) < count:  # else somebody fetched enough meanwhile
-                    await self._fetch_ids(count)
+    def _unlimited(self, job_id: str, made: str) -> bool:
+        """The statement for ready runs makes none where the job has a limit, and is not tried for that job again."""
+        if made == "INSERT 0 0":
+            self._limited.add(job_id)
+        return made != "INSERT 0 0"
+
+    def _take_ids(self, count: int) -> list[int]:
         rest = len(self._ids) - count
         taken = self._ids[rest:]
         del self._ids[rest:]
         return taken[::-1]
 
     async def _fetch_ids(self, count: int) -> None:
-        # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
-        quickly = steady() < self._fetched + _QUICKLY
-        self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
-        rows = await self.fetch("enqueue.ids", max(count, self._block))
-        self._fetched = steady()
-        self._ids[:0] = [row["id"] for row in reversed(rows)]
+        async with self._fetching:
+            if len(self._ids) >= count:
+                return  # somebody fetched enough meanwhile
+            # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
+            quickly = steady() < self._fetched + _QUICKLY
+            self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
+            rows = await self.fetch("enqueue.ids", max(count, self._block))
+            self._fetched = steady()
+            self._ids[:0] = [row["id"] for row in reversed(rows)]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         limit = min(limit, _MOST_CLAIMED)
@@ -314,8 +333,8 @@ def _claims(token: int, rows: list[asyncpg.Record]) -> list[Claim]:
 
 
 def _arms(jobs: int) -> int:
-    """Statements for 1, 4 and 16 jobs are enough; places that are left over are null, and find nothing."""
-    return 1 if jobs <= 1 else 4 if jobs <= 4 else _MOST_MERGED
+    """Statements for 1, 2, 4, 8 and 16 jobs are enough; places that are left over are null, and find nothing."""
+    return 1 << max(jobs - 1, 0).bit_length()
 
 
 @cache

@@ -48,16 +48,19 @@ create table rota.scheduler_configs (
 create index scheduler_configs_due
     on rota.scheduler_configs (enabled, priority, (coalesce(next_run_at, '-infinity')), id) where invalid_reason is null;
 
--- The priorities that schedules have: one step of the index for each, however many schedules have it.
+-- The priorities that schedules have: one step of the index for each, however many schedules have it. From the worst to the
+-- best, since a step lands at the far end of a priority: at the near end are those that have just been advanced, which an
+-- index keeps until somebody cleans it.
 create view rota.priorities as
 with recursive step (priority) as (
-    (select priority from rota.scheduler_configs where enabled and invalid_reason is null order by priority limit 1)
+    (select priority from rota.scheduler_configs where enabled and invalid_reason is null
+     order by priority desc limit 1)
     union all
     select (select c.priority from rota.scheduler_configs c
-            where c.enabled and c.invalid_reason is null and c.priority > step.priority order by c.priority limit 1)
+            where c.enabled and c.invalid_reason is null and c.priority < step.priority order by c.priority desc limit 1)
     from step where step.priority is not null
 )
-select priority from step where priority is not null;
+select priority from step where priority is not null order by priority;
 
 -- What an operator types takes effect here, whatever the operator types it into.
 create function rota.schedule_edited() returns trigger language plpgsql as $$

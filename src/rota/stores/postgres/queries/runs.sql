@@ -3,20 +3,19 @@ select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
 
 -- name: enqueue.ready
 -- Of one job and one priority, to start now: all of them, or none where the job has a limit. Either one, or arrays, of
--- which those that would hold nothing but null come empty.
-with clock as materialized (select rota.rota_now() as now),
-made as (
+-- which those that would hold nothing but null come empty. As few steps as can be: for one run, setting them up is most of
+-- what the server does.
+with made as (
     insert into rota.job_runs
         (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
     select i.id, $1::text, i.key, coalesce(i.correlation_id, i.id::text), i.parent_id, i.parameters::json, $2::integer,
            now, now
     from /* runs */ as i (id, parameters, key, correlation_id, parent_id)
-    cross join clock
+    cross join (select rota.rota_now() as now offset 0) as clock
     where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)
-    returning id
+    returning id, run_at
 )
-insert into rota.ready (rank, id, job_id, slot)
-select (select rota.rank(now, $2) from clock), id, $1, false from made
+insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, $2), id, $1, false from made
 
 -- name: enqueue
 -- The same for any times, and any job.
