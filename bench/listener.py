@@ -1,4 +1,4 @@
-"""`python -m bench.listener URL`: what a bare LISTEN in another process hears, and when."""
+"""`python -m bench.listener URL`: the least that starts a run: a LISTEN in a process of its own, and one UPDATE."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ import uvloop
 
 from bench.wire import speaker
 
+CLAIM = "update raw_runs set state = 'running', started_at = now() where id = $1 and state = 'queued'"
+
 
 async def listen(url: str) -> None:
-    say = speaker(os.environ["BENCH_WIRE"])
+    say, told = speaker(os.environ["BENCH_WIRE"]), asyncio.Queue[int]()
 
     def heard(connection: object, pid: int, channel: str, payload: object) -> None:
-        began = time.monotonic_ns()
-        say("notified", int(str(payload)), began)
+        told.put_nowait(int(str(payload)))
 
-    connection = await asyncpg.connect(url)
-    await connection.add_listener("bench", heard)
+    listener, worker = await asyncpg.connect(url), await asyncpg.connect(url)
+    await listener.add_listener("bench", heard)
     say("joined", os.getpid())
-    await asyncio.Event().wait()
+    while True:
+        run = await told.get()
+        await worker.execute(CLAIM, run)
+        say("started", run, time.monotonic_ns())
 
 
 if __name__ == "__main__":

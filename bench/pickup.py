@@ -1,7 +1,8 @@
 """Pick-up: from the commit of an enqueue to the start of the handler in an idle worker, a process of its own.
 
 Counted from the moment the enqueuing process has the answer to its commit, on the monotonic clock that both processes
-share. Beside it the least that any wake-up by Postgres can take: one NOTIFY, heard by a bare LISTEN in another process.
+share. Beside it the least that it takes on Postgres: one NOTIFY, heard by a bare LISTEN in another process, which marks
+the row as taken and begins when that is committed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import asyncio
 import random
 import time
 
+from bench.enqueue import INSERT
 from bench.machine import Bench, client, crew, percentile, raw_connection, workers
 
 
 async def measure(bench: Bench) -> None:
     count = bench.many(300, 25)
-    raw = await _notify(bench, count)
+    raw = await _raw(bench, count)
     for store in ("postgres", "sqlite"):
         waits = await _pick_up(bench, store, count)
         bench.keep(f"pick-up ms, {store}", waits)
@@ -44,14 +46,16 @@ async def _pick_up(bench: Bench, store: str, count: int) -> list[float]:
     return waits
 
 
-async def _notify(bench: Bench, count: int) -> list[float]:
+async def _raw(bench: Bench, count: int) -> list[float]:
     url, waits = bench.database("postgres"), []
     async with raw_connection(url) as connection, crew([("-m", "bench.listener", url)], 1) as listening:
-        for n in range(count):
+        for n in range(-5, count):
             await _until_idle()
-            sent = time.monotonic_ns()
-            await connection.execute("select pg_notify('bench', $1)", str(n))
-            number, began = await listening.wire.hear("notified")
-            assert number == n
-            waits.append((began - sent) / 1e6)
+            run = await connection.fetchval(f"{INSERT} returning id")
+            committed = time.monotonic_ns()
+            await connection.execute("select pg_notify('bench', $1)", str(run))
+            number, began = await listening.wire.hear("started")
+            assert number == run
+            if n >= 0:
+                waits.append((began - committed) / 1e6)
     return waits

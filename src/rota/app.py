@@ -335,12 +335,7 @@ class Rota(Leading, Door):
             # Nobody can see them before the commit, and the commit itself tells the replicas.
             return self._handles(wanted, await self._any_store().enqueue(runs, within))
         made = await self.store.enqueue(runs)
-        if self._worker is not None:
-            self._worker.wake()
-        if self._worker_room() < len(wanted):
-            self.hint("ready")
-        if any(call.waits for call in wanted):
-            self.hint("schedules")
+        self._tell(wanted)
         return self._handles(wanted, made)
 
     def enqueue_many_sync(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
@@ -370,8 +365,16 @@ class Rota(Leading, Door):
         if self._hinter is not None:
             self._hinter.hint(kind)
 
-    def _worker_room(self) -> int:
-        return self._worker.room() if self._worker is not None else 0
+    def _tell(self, made: list[Call[R]]) -> None:
+        """Whoever could do something about these runs."""
+        if self._worker is not None:
+            self._worker.wake()
+        if self._worker is None or self._worker.room() < len(made):
+            self.hint("ready")
+        for call in made:
+            if call.waits:
+                self.hint("schedules")
+                break
 
     async def schedule(
         self, job: Job[..., Any] | str, cron: str, *, name: str = "default", **options: Unpack[ScheduleOptions]

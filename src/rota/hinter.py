@@ -14,6 +14,7 @@ from rota.errors import RotaError
 from rota.store import Hint, Store
 
 _MOMENT, _LONGEST = 0.005, 0.1
+_SHARE = 0.05  # of the time in which there are hints
 
 
 class Hinter:
@@ -37,7 +38,7 @@ class Hinter:
                 except RotaError:
                     return  # nothing depends on a hint
             before, self._took = self._took, steady() - started
-            await asyncio.sleep(min(max(_MOMENT, 10 * min(before, self._took)), _LONGEST))
+            await asyncio.sleep(min(max(_MOMENT, min(before, self._took) / _SHARE), _LONGEST))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from itertools import chain
+from typing import get_args
 
 import apsw
 import asyncpg
@@ -13,7 +14,7 @@ import pytest
 from rota.errors import NotOpen, SchemaMismatch, StoreUnavailable
 from rota.schema import SCHEMA, check_schema
 from rota.settings import Settings
-from rota.store import RunFilter
+from rota.store import RunFilter, State
 from rota.stores import open_store
 from rota.stores.queries import load_migrations, load_queries
 from tests.harness import execute, python
@@ -201,3 +202,13 @@ async def test_a_lock_has_its_own_token_and_expires_after_it_was_acquired(url: s
             await execute(url, "update scheduler_locks set lock_token = 7")
         with pytest.raises(REFUSED):
             await execute(url, "update scheduler_locks set expires_at = acquired_at")
+
+
+async def test_a_run_is_in_one_of_the_states_there_are(url: str) -> None:
+    async with opened(url) as store:
+        made = await enqueue(store)
+        for state in get_args(State):
+            await execute(url, f"update job_runs set state = '{state}'")
+        with pytest.raises((*REFUSED, asyncpg.InvalidTextRepresentationError)):
+            await execute(url, "update job_runs set state = 'done'")
+        assert [run.state for run in await store.get_runs([made])] == [get_args(State)[-1]]

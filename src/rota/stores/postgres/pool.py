@@ -30,7 +30,7 @@ class Pool:
         self._connect, self._most = connect, most
         # Set at the beginning of every transaction, and then everything is in one: the session is not ours.
         self._locally = locally
-        self._places = asyncio.Semaphore(most)
+        self._places = _Places(most)
         self._idle: list[tuple[float, Connection]] = []
         self._in_use: set[Connection] = set()
         self._trimmer: asyncio.TimerHandle | None = None
@@ -43,11 +43,11 @@ class Pool:
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
-        return self._use_locally() if self._locally else _Lent(self._take, self._give_back)
+        return self._use_locally() if self._locally else _Lent(self)
 
     @asynccontextmanager
     async def _use_locally(self) -> AsyncIterator[Connection]:
-        async with _Lent(self._take, self._give_back) as connection, begun(connection, self._locally):
+        async with _Lent(self) as connection, begun(connection, self._locally):
             yield connection
 
     @asynccontextmanager
@@ -74,7 +74,15 @@ class Pool:
         idle, self._idle = [connection for _, connection in self._idle], []
         await asyncio.gather(*(_part(connection) for connection in idle))
 
-    async def _take(self) -> Connection:
+    def at_hand(self) -> Connection | None:
+        """The one that was used last, where that needs no waiting: nearly always."""
+        if not self._idle or self._idle[-1][1].is_closed() or not self._places.taken():
+            return None
+        _, connection = self._idle.pop()
+        self._in_use.add(connection)
+        return connection
+
+    async def take(self) -> Connection:
         await self._places.acquire()
         try:
             connection = None
@@ -88,7 +96,7 @@ class Pool:
         self._in_use.add(connection)
         return connection
 
-    def _give_back(self, connection: Connection, sound: bool) -> None:
+    def give_back(self, connection: Connection, sound: bool) -> None:
         self._in_use.discard(connection)
         self._places.release()
         if connection.is_closed():
@@ -110,21 +118,31 @@ class Pool:
             self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
 
 
+class _Places(asyncio.Semaphore):
+    """A semaphore of which one can be had without a coroutine, when there is one."""
+
+    def taken(self) -> bool:
+        if self.locked():
+            return False
+        self._value -= 1
+        return True
+
+
 class _Lent:
     """No generator: the event loop keeps account of those, and that alone takes longer than all of this."""
 
-    def __init__(
-        self, take: Callable[[], Awaitable[Connection]], give_back: Callable[[Connection, bool], None]
-    ) -> None:
-        self._take, self._give_back = take, give_back
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     async def __aenter__(self) -> Connection:
-        self._connection = await self._take()
+        self._connection = self._pool.at_hand() or await self._pool.take()
         return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
-        self._give_back(self._connection, sound)
+        self._pool.give_back(self._connection, sound)
 
 
 @asynccontextmanager

@@ -109,6 +109,9 @@ create table rota.schedule_stats (
     last_error    text
 ) with (fillfactor = 50);
 
+-- No check: Postgres would read it anew for each statement, which takes longer than to write the row.
+create type rota.run_state as enum ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped');
+
 -- No index on a column that changes while a run lives, and room for a second, wider version of every row: both updates
 -- of a run stay within its page.
 create table rota.job_runs (
@@ -120,8 +123,7 @@ create table rota.job_runs (
     parent_id       bigint,
     parameters      json not null default '{}',
     priority        integer not null default 5,
-    state           text not null default 'queued'
-        check (state in ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped')),
+    state           rota.run_state not null default 'queued',
     reason          text,
     attempt         integer not null default 0,
     losses          integer not null default 0,

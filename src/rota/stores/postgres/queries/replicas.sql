@@ -117,7 +117,7 @@ lost as (
 ),
 back as (
     update rota.job_runs r
-    set state = case when lost.unwanted then 'cancelled' else 'queued' end,
+    set state = case when lost.unwanted then 'cancelled'::rota.run_state else 'queued' end,
         finished_at = case when lost.unwanted then now end,
         lock_token = null,
         losses = r.losses + $2
@@ -147,7 +147,7 @@ made_ready as (
     from back where state = 'queued'
     on conflict do nothing
 )
-select id, state from back
+select id, state::text as state from back
 
 -- name: list_replicas
 select id, name, host, pid, jobs::text as jobs, started_at, beat_at,

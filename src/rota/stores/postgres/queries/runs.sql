@@ -219,8 +219,8 @@ with clock as materialized (select rota.rota_now() as now),
 input as (
     -- One that somebody wants to stop is not tried again.
     select i.id, i.token, i.result, i.error, i.delay, i.released, i.slot,
-           case when i.state = 'queued' and exists (select from rota.cancellations c where c.run_id = i.id)
-                then 'cancelled' else i.state end as state
+           (case when i.state = 'queued' and exists (select from rota.cancellations c where c.run_id = i.id)
+                 then 'cancelled' else i.state end)::rota.run_state as state
     from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::float8[], $7::boolean[],
                 $8::boolean[])
         as i (id, token, state, result, error, delay, released, slot)
@@ -252,7 +252,7 @@ answered as (
 ),
 counted as (
     insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count, failure_count, last_error)
-    select config_id, max(started_at), (array_agg(state order by started_at desc))[1],
+    select config_id, max(started_at), (array_agg(state order by started_at desc))[1]::text,
            count(*) filter (where state <> 'queued'), count(*) filter (where state = 'failed'),
            (array_agg(error order by started_at desc) filter (where error is not null))[1]
     from done where config_id is not null and not released
@@ -303,19 +303,19 @@ from unnest($1::bigint[], $2::bigint[], $3::text[]) as i (id, token, progress)
 where r.id = i.id and r.lock_token = i.token and r.state = 'running'
 
 -- name: get_runs
-select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
-       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
-       progress, result, error
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state::text as state,
+       reason, attempt, losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at,
+       started_at, finished_at, progress, result, error
 from rota.job_runs where id = any($1::bigint[]) order by id
 
 -- name: find_runs
-select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
-       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
-       progress, result, error
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state::text as state,
+       reason, attempt, losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at,
+       started_at, finished_at, progress, result, error
 from rota.job_runs
 where ($1::text is null or job_id = $1)
     and ($2::integer is null or config_id = $2)
-    and ($3::text[] is null or state = any($3))
+    and ($3::text[] is null or state::text = any($3))
     -- The index has the runs that follow another; the one they follow is found by its id.
     and ($4::text is null or (correlation_id = $4 and (correlation_id <> id::text or id = $8::bigint)))
     and ($5::text is null or idempotency_key like $5)
@@ -328,9 +328,9 @@ order by id desc limit $7
 started_at is not null order by coalesce(finished_at, rota.rota_now()) - started_at desc, id desc limit
 
 -- name: running_runs
-select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
-       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
-       progress, result, error
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state::text as state,
+       reason, attempt, losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at,
+       started_at, finished_at, progress, result, error
 from rota.job_runs where id = any(array(select unnest(ids) from rota.claims)) and state = 'running' order by id
 
 -- name: cancel_run
@@ -347,7 +347,7 @@ asked as (
     select id, replica_id from found where state = 'running'
     on conflict (run_id) do update set replica_id = excluded.replica_id
 )
-select case when exists (select from stopped) then 'cancelled' else state end as state,
+select case when exists (select from stopped) then 'cancelled' else state::text end as state,
        job_id, rota.rank(run_at, priority) as rank, run_at
 from found
 
@@ -385,7 +385,7 @@ parked as (
 answered as (
     delete from rota.cancellations c using again where c.run_id = again.id
 )
-select state, missed_count, exists (select from again) as again from found
+select state::text as state, missed_count, exists (select from again) as again from found
 
 -- name: prune
 -- Looks no further than the first run that is too young: what it costs is what there is to delete.

@@ -102,9 +102,9 @@ where s.config_id = $1 and s.idempotency_key < $3 and s.missed_count > 0
 
 -- name: ledger
 -- Keys sort as their instants do; a stretch has the key of its first tick, and more.
-select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state, reason, attempt,
-       losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at, started_at, finished_at,
-       progress, result, error
+select id, job_id, config_id, idempotency_key, correlation_id, parent_id, parameters, priority, state::text as state,
+       reason, attempt, losses, run_at, due_at, missed_from, missed_to, missed_count, replica_id, created_at,
+       started_at, finished_at, progress, result, error
 from rota.job_runs
 where config_id = $1 and idempotency_key like 'schedule:%' and due_at <= $3 and coalesce(missed_to, due_at) >= $2
 order by due_at
@@ -189,8 +189,8 @@ made as (
         (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at,
          state, attempt, lock_token, replica_id, started_at)
     select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now,
-           case when begun then 'running' else 'queued' end, begun::integer, case when begun then $6::bigint end,
-           case when begun then $7::integer end, case when begun then now end
+           case when begun then 'running'::rota.run_state else 'queued' end, begun::integer,
+           case when begun then $6::bigint end, case when begun then $7::integer end, case when begun then now end
     from known, clock where fresh
 ),
 made_ready as (
@@ -236,7 +236,7 @@ made as (
         (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, state, reason, run_at, due_at,
          missed_from, missed_to, missed_count, created_at, finished_at)
     select id, job_id, config_id, key, id::text, parameters::json, priority,
-           case when place = 'none' then 'skipped' else 'queued' end, reason, due_at, due_at,
+           case when place = 'none' then 'skipped'::rota.run_state else 'queued' end, reason, due_at, due_at,
            missed_from, missed_to,
            -- Ticks of the stretch that somebody made by hand have rows of their own. Keys sort as their instants do.
            case when missed_count is not null then missed_count - (
