@@ -68,8 +68,8 @@ MUTANTS = [
     ),
     Mutant(
         "a replica that was fast stays greedy",
-        "src/rota/worker.py",
-        "            self._learn()  # also that nothing was done\n",
+        "src/rota/outbox.py",
+        "            self._looked()\n",
         "",
         "tests/app/test_lanes.py",
     ),

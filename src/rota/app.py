@@ -16,6 +16,7 @@ from rota.door import Door
 from rota.electors import started_elector
 from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
 from rota.events import Bus
+from rota.execution import Span
 from rota.hinter import Hinter
 from rota.hold import Wanted
 from rota.job import AsyncJob, Call, Job, JobDecorator, PlainJob, Policies, make_job
@@ -37,7 +38,7 @@ from rota.snowflake import Snowflakes
 from rota.store import Declaration, Enqueued, Hint, Store
 from rota.stores import open_store
 from rota.telemetry.logs import log_events
-from rota.worker import Span, Worker
+from rota.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")

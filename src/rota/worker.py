@@ -10,33 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from rota.attempt import Attempt, StopReason
-from rota.context import Context, Member, _current
+from rota.context import Member
 from rota.contract.places import Places
-from rota.errors import BadInput, Permanent, RotaError, RunLost, StoreUnavailable
-from rota.events import AttemptFailed, Event, RunFinished, RunTakenOver, ServiceFailed, ThreadAbandoned
+from rota.deadlines import Deadlines
+from rota.errors import RotaError
+from rota.events import AttemptFailed, Event, RunFinished, ServiceFailed, ThreadAbandoned
+from rota.execution import Execution, Span
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
 from rota.offer import Offer
+from rota.outbox import Outbox
 from rota.reserve import Reserve
 from rota.service import Wake
 from rota.settings import Settings
-from rota.store import Claim, Finished, Outcome, Store
-
-Span: TypeAlias = Callable[[Context], AbstractContextManager[object]]
-"""What is put around each attempt, by whoever traces."""
+from rota.store import Claim, Outcome, Store
 
 _BATCH = 1000
-_PROGRESS_EVERY = 0.5
 _GRACE = 5.0
 
 
@@ -61,17 +57,13 @@ class Worker:
         """This replica's number while it trusts itself, else 0."""
         self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
         self._wanted, self._verbose = wanted, False
-        # Chosen once: who does not trace pays nothing for it.
-        self._invoke: Callable[[Attempt], Any] = _invoke if span is None else partial(_invoke_in_span, span)
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, Attempt] = {}
         self._open_claims: Counter[int] = Counter()
-        self._outbox: list[Outcome] = []
-        self._used_up: list[int] = []
-        self._progress: dict[int, tuple[int, int, str]] = {}
-        self._deadlines: list[tuple[float, int, Attempt]] = []
+        self._outbox = Outbox(store, emit, slot_freed=slot_freed, sent=self._sent, looked=self._learn)
+        self._deadlines = Deadlines(self._time_out)
         self._stopping = False
-        self._hungry, self._to_flush, self._deadline_set, self._idle = Wake(), Wake(), Wake(), asyncio.Event()
+        self._hungry, self._idle = Wake(), asyncio.Event()
         self._news = True
         """Somebody says that there may be something to claim."""
         self._starved = False
@@ -80,9 +72,12 @@ class Worker:
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
         }
+        execution = Execution(
+            store, max_losses=settings.max_losses, span=span, deadline=self._deadlines.set, settle=self._settle
+        )
         self.lanes: list[Lane] = [
-            AsyncLane(names[True], settings.concurrency, self._execute_async),
-            ThreadLane(names[False], settings.threads, self._execute_plain, self._settle),
+            AsyncLane(names[True], settings.concurrency, execution.on_task),
+            ThreadLane(names[False], settings.threads, execution.on_thread, self._settle),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
         self._reserve = Reserve(self.lanes, self._look_again)
@@ -140,8 +135,8 @@ class Worker:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        loops = (self._claim_loop, self._flush_loop, self._watch_loop)
-        self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{loop.__name__}") for loop in loops]
+        loops = {"claim": self._claim_loop, "outbox": self._outbox.run, "deadlines": self._deadlines.run}
+        self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{name}") for name, loop in loops.items()]
 
     async def stop(self) -> None:
         if not self._tasks:
@@ -165,8 +160,7 @@ class Worker:
         await asyncio.wait([watcher, flusher], timeout=_GRACE)
         with contextlib.suppress(RotaError, TimeoutError):
             async with asyncio.timeout(_GRACE):
-                while self._outbox or self._used_up:
-                    await self._flush()
+                await self._outbox.empty()
         for lane in self.lanes:
             await lane.close()
 
@@ -233,7 +227,7 @@ class Worker:
         self._verbose, self._open_claims[token] = self._wanted(RunFinished), len(claims)
         member, attempts = Member(replica_id, self._settings.replica), dict[Lane, list[Attempt]]()
         for claim in claims:
-            attempt = Attempt(claim, self._jobs[claim.job_id], member, self._take_progress)
+            attempt = Attempt(claim, self._jobs[claim.job_id], member, self._outbox.report)
             self._attempts[claim.id] = attempt
             attempts.setdefault(self._lane_of[claim.job_id], []).append(attempt)
         for lane, mine in attempts.items():
@@ -276,94 +270,6 @@ class Worker:
         if self._starved:
             self._hungry.set_here()
 
-    # -- executing ---------------------------------------------------------------------------------
-
-    async def _execute_async(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
-        attempt.task = task
-        token = _current.set(attempt.context)
-        outcome: Outcome | None
-        try:
-            if attempt.stop_reason is not None:
-                outcome = attempt.stopped()
-            else:
-                policies = attempt.job.policies
-                if attempt.claim.losses >= self._settings.max_losses:
-                    raise _lost_too_often(attempt.claim)
-                if policies.timeout is not None:
-                    self._set_deadline(attempt, policies.timeout)
-                if policies.transactional:
-                    outcome = await self._run_in_transaction(attempt)
-                else:
-                    outcome = attempt.succeeded(await self._invoke(attempt))
-        except asyncio.CancelledError as error:
-            if attempt.stop_reason is None and task.cancelling():
-                raise
-            outcome = self._ended_by(attempt, error)
-        except (Exception, SystemExit) as error:
-            outcome = self._ended_by(attempt, error)
-        finally:
-            attempt.task = None
-            _current.reset(token)
-            # A cancellation that the handler swallowed, or that came too late, is not meant for the next run.
-            while attempt.stop_reason is not None and task.cancelling():
-                task.uncancel()
-        self._settle(attempt, outcome)
-
-    @staticmethod
-    def _ended_by(attempt: Attempt, error: BaseException) -> Outcome | None:
-        """One that was asked to stop has stopped, whatever it made of that."""
-        if attempt.stop_reason is None or (attempt.stop_reason == "timeout" and isinstance(error, Exception)):
-            return attempt.failed(error)
-        return attempt.stopped()
-
-    def _set_deadline(self, attempt: Attempt, timeout: float) -> None:
-        if attempt.settled:
-            return
-        if len(self._deadlines) > 2 * len(self._attempts) + 100:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].settled]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (time.monotonic() + timeout, attempt.claim.id, attempt))
-        if self._deadlines[0][2] is attempt:
-            self._deadline_set.set()
-
-    async def _run_in_transaction(self, attempt: Attempt) -> Outcome | None:
-        """The handler's writes and the completion commit together, or not at all."""
-        own: BaseException | None = None
-        try:
-            async with self._store.transaction(attempt.claim) as (connection, finish):
-                attempt.context.connection = connection
-                try:
-                    outcome = attempt.succeeded(await self._invoke(attempt))
-                except BaseException as error:
-                    own = error
-                    raise
-                if outcome.state != "succeeded":
-                    raise Permanent(outcome.error or "the result could not be stored")
-                await finish(outcome)
-        except RunLost:
-            attempt.stop_reason = "lost"
-        except StoreUnavailable as error:
-            if error is own:
-                raise
-            # The transaction broke, not the handler. If it was committed all the same, this is refused as already done;
-            # if not, nothing of it remains, and it is started again.
-            return attempt.given_back()
-        return None
-
-    def _execute_plain(self, attempt: Attempt) -> Outcome | None:
-        """On a thread of the lane, in a context of its own."""
-        _current.set(attempt.context)
-        try:
-            if attempt.stop_reason is not None:
-                return attempt.stopped()
-            if attempt.claim.losses >= self._settings.max_losses:
-                raise _lost_too_often(attempt.claim)
-            if (timeout := attempt.job.policies.timeout) is not None:
-                self._call(partial(self._set_deadline, attempt, timeout))
-            return attempt.succeeded(self._invoke(attempt))
-        except BaseException as error:  # also SystemExit: the thread is the lane's, not the function's
-            return self._ended_by(attempt, error)
-
     # -- settling ----------------------------------------------------------------------------------
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
@@ -376,16 +282,16 @@ class Worker:
             del self._attempts[claim.id]
         if attempt.stop_reason == "lost":
             outcome = None
-        if outcome is not None:
-            self._outbox.append(outcome)
-        elif claim.slot:
+        if outcome is None and claim.slot:
             self._slot_freed()
+        used_up = None
         self._open_claims[claim.token] -= 1
         if not self._open_claims[claim.token]:
             del self._open_claims[claim.token]
             # One claimed under a number that was struck off is all that is left to find its runs by.
             if attempt.stop_reason != "lost":
-                self._used_up.append(claim.token)
+                used_up = claim.token
+        self._outbox.put(outcome, used_up)
         if self._verbose:
             state = outcome.state if outcome else "succeeded" if attempt.stop_reason != "lost" else "lost"
             seconds = time.monotonic() - attempt.started
@@ -394,45 +300,16 @@ class Worker:
         if outcome is not None and outcome.error is not None and outcome.state != "cancelled":
             pause = outcome.delay if outcome.state == "queued" else None
             self._emit(AttemptFailed(claim.id, claim.job_id, claim.attempt, outcome.error, pause))
-        if outcome is None or len(self._outbox) == 1:  # what comes behind others goes with them
-            self._to_flush.set_here()
         self._look_again()
         if not self._attempts:
             self._idle.set()
 
-    async def _flush_loop(self) -> None:
-        pause = 0.05
-        while True:
-            await self._to_flush.wait(1.0 if not self._progress else _PROGRESS_EVERY)
-            try:
-                await self._flush()
-                pause = 0.05
-            except Exception as error:  # an outcome is never given up
-                self._emit(ServiceFailed("flusher", error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
-                self._to_flush.set_here()
-            self._learn()  # also that nothing was done
-
-    async def _flush(self) -> None:
-        """Send what is in the outbox; it leaves it only when the store has answered."""
-        while self._outbox or self._used_up:
-            batch, used_up = self._outbox[:_BATCH], self._used_up[:]
-            if len(self._outbox) > _BATCH:
-                used_up = []
-            finished = await self._send(batch, used_up)
-            del self._outbox[: len(batch)], self._used_up[: len(used_up)]
-            for run_id in finished.lost:
-                self._emit(RunTakenOver(run_id))
-            if finished.freed or any(o.state == "queued" or o.then for o in batch):
-                self._slot_freed()
-            self._finished()
-            self._learn()
-        if self._progress:
-            reports, self._progress = list(self._progress.values()), {}
-            await self._store.report_progress(reports)
+    def _sent(self) -> None:
+        self._finished()
+        self._learn()
 
     def _learn(self) -> None:
+        """How much the lanes do in a while, even if it is nothing."""
         now = time.monotonic()
         passed = now - self._learnt_at
         # Many runs tell sooner how long they take: a backlog is not taken in small bites for long.
@@ -441,63 +318,9 @@ class Worker:
                 lane.learn()
             self._learnt_at = now
 
-    async def _send(self, batch: list[Outcome], used_up: list[int]) -> Finished:
-        try:
-            return await self._store.finish_runs(batch, used_up)
-        except BadInput as error:
-            # One of them cannot be stored. It must not keep the others: it fails, with the reason.
-            if len(batch) == 1:
-                replaced = Outcome(id=batch[0].id, token=batch[0].token, slot=batch[0].slot, state="failed",
-                                   error=f"the outcome could not be stored: {error!a}")  # fmt: skip
-                return await self._store.finish_runs([replaced], used_up)
-        parts = [await self._send([outcome], []) for outcome in batch]
-        await self._store.finish_runs([], used_up)
-        return Finished(
-            accepted=frozenset().union(*(part.accepted for part in parts)),
-            lost=tuple(run_id for part in parts for run_id in part.lost),
-            freed=any(part.freed for part in parts),
-        )
-
-    def _take_progress(self, claim: Claim, report: str) -> None:
-        self._progress[claim.id] = (claim.id, claim.token, report)
-
-    # -- deadlines ---------------------------------------------------------------------------------
-
-    async def _watch_loop(self) -> None:
-        """One sweeper for all deadlines; a timer per run would cost more than most runs do."""
-        while True:
-            now = time.monotonic()
-            while self._deadlines and self._deadlines[0][0] <= now:
-                attempt = heapq.heappop(self._deadlines)[2]
-                if not attempt.settled:
-                    self._time_out(attempt)
-            await self._deadline_set.wait(self._deadlines[0][0] - now if self._deadlines else None)
-
     def _time_out(self, attempt: Attempt) -> None:
         attempt.stop("timeout")
         if not attempt.job.is_async:
             # A thread cannot be stopped. The run is settled now; what the function returns later goes nowhere.
             self._emit(ThreadAbandoned(attempt.claim.id, attempt.claim.job_id))
             self._settle(attempt, attempt.stopped())
-
-
-def _invoke(attempt: Attempt) -> Any:
-    arguments = attempt.job.arguments
-    values = arguments.decode(attempt.claim.parameters)
-    return attempt.job.fn(attempt.context, **values) if arguments.wants_context else attempt.job.fn(**values)
-
-
-def _invoke_in_span(span: Span, attempt: Attempt) -> Any:
-    if attempt.job.is_async:
-        return _await_in_span(span, attempt)
-    with span(attempt.context):
-        return _invoke(attempt)
-
-
-async def _await_in_span(span: Span, attempt: Attempt) -> Any:
-    with span(attempt.context):
-        return await _invoke(attempt)
-
-
-def _lost_too_often(claim: Claim) -> Permanent:
-    return Permanent(f"run {claim.id} was lost with its replica {claim.losses} times; it is not tried again")
