@@ -30,7 +30,7 @@ class Execution:
         self._store, self._max_losses = store, max_losses
         self._deadline, self._settle = deadline, settle
         # Chosen once: who does not trace pays nothing for it.
-        self._invoke: Callable[[Attempt], Any] = _invoke if span is None else partial(_invoke_in_span, span)
+        self.invoke: Callable[[Attempt], Any] = _invoke if span is None else partial(_invoke_in_span, span)
         self._loop = asyncio.get_running_loop()
 
     async def on_task(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
@@ -50,7 +50,7 @@ class Execution:
                 if policies.transactional:
                     outcome = await self._in_transaction(attempt)
                 else:
-                    outcome = attempt.succeeded(await self._invoke(attempt))
+                    outcome = attempt.succeeded(await self.invoke(attempt))
         except asyncio.CancelledError as error:
             if attempt.stop_reason is None and task.cancelling():
                 raise
@@ -72,7 +72,7 @@ class Execution:
             async with self._store.transaction(attempt.claim) as (connection, finish):
                 attempt.context.connection = connection
                 try:
-                    outcome = attempt.succeeded(await self._invoke(attempt))
+                    outcome = attempt.succeeded(await self.invoke(attempt))
                 except BaseException as error:
                     own = error
                     raise
@@ -100,7 +100,7 @@ class Execution:
             if (timeout := attempt.job.policies.timeout) is not None:
                 with suppress(RuntimeError):  # the loop has ended, and nobody waits for this any more
                     self._loop.call_soon_threadsafe(self._deadline, attempt, timeout)
-            return attempt.succeeded(self._invoke(attempt))
+            return attempt.succeeded(self.invoke(attempt))
         except BaseException as error:  # also SystemExit: the thread is the lane's, not the function's
             return _ended_by(attempt, error)
 

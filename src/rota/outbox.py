@@ -40,6 +40,11 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._outcomes or self._used_up)
 
+    @property
+    def runs(self) -> set[int]:
+        """Those that ended here, and whose outcomes the store does not have."""
+        return {outcome.id for outcome in self._outcomes}
+
     def put(self, outcome: Outcome | None, used_up: int | None) -> None:
         """How a run ended, if that is for this replica to say, and the token of a claim of which it was the last."""
         if outcome is not None:
@@ -48,6 +53,11 @@ class Outbox:
             self._used_up.append(used_up)
         if outcome is None or len(self._outcomes) == 1:  # what comes behind others goes with them
             self._to_send.set_here()
+
+    def clear(self) -> None:
+        """Nothing of it is for this replica to say any more."""
+        self._outcomes.clear()
+        self._used_up.clear()
 
     def report(self, claim: Claim, progress: str) -> None:
         self._progress[claim.id] = (claim.id, claim.token, progress)

@@ -72,12 +72,12 @@ class Worker:
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
         }
-        execution = Execution(
+        self._execution = Execution(
             store, max_losses=settings.max_losses, span=span, deadline=self._deadlines.set, settle=self._settle
         )
         self.lanes: list[Lane] = [
-            AsyncLane(names[True], settings.concurrency, execution.on_task),
-            ThreadLane(names[False], settings.threads, execution.on_thread, self._settle),
+            AsyncLane(names[True], settings.concurrency, self._execution.on_task),
+            ThreadLane(names[False], settings.threads, self._execution.on_thread, self._settle),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
         self._reserve = Reserve(self.lanes, self._look_again)

@@ -37,8 +37,8 @@ class SteppedWorker(Worker):
         super().__init__(cast(Store, store), *args, **kwargs)
         self.stirred: Callable[[], None] = lambda: None
         """Called when something ended or was recorded."""
-        invoke, gate = self._invoke, store.gate
-        self._invoke = lambda a: Stepping(invoke(a), gate) if a.job.is_async else invoke(a)
+        invoke, gate = self._execution.invoke, store.gate
+        self._execution.invoke = lambda a: Stepping(invoke(a), gate) if a.job.is_async else invoke(a)
 
     async def _claim_loop(self) -> None: ...
 
@@ -59,20 +59,18 @@ class SteppedWorker(Worker):
     @property
     def at_rest(self) -> bool:
         """Nothing runs, and everything is recorded."""
-        return not (self._attempts or self._outbox or self._used_up)
+        return not (self._attempts or self._outbox)
 
     @property
     def unrecorded(self) -> set[int]:
-        """The runs that ended here, and whose outcomes the store does not have."""
-        return {outcome.id for outcome in self._outbox}
+        return self._outbox.runs
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
         super()._settle(attempt, outcome)
-        self._to_flush.set_here()
         self.stirred()
 
-    async def _flush(self) -> None:
-        await super()._flush()
+    def _learn(self) -> None:
+        super()._learn()
         self.stirred()
 
     def die(self) -> None:
@@ -84,7 +82,6 @@ class SteppedWorker(Worker):
         for lane in self.lanes:
             lane.take_queued()
         self._outbox.clear()
-        self._used_up.clear()
 
 
 class SteppedReplica(Replica):
