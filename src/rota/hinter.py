@@ -14,7 +14,7 @@ from rota.errors import RotaError
 from rota.store import Hint, Store
 
 _MOMENT, _LONGEST = 0.005, 0.1
-_SHARE = 0.05  # of the time in which there are hints
+_SHARE = 0.1  # of the time in which there are hints
 
 
 class Hinter:

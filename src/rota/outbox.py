@@ -19,7 +19,7 @@ _PROGRESS_EVERY = 0.5
 
 
 class Outbox:
-    """On the loop of the handlers."""
+    """On the loop of the handlers, but for `report`, which their threads may call too."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Outbox:
         """Nothing of it is for this replica to say any more."""
         self._outcomes.clear()
         self._used_up.clear()
+        self._progress.clear()
 
     def report(self, claim: Claim, progress: str) -> None:
         self._progress[claim.id] = (claim.id, claim.token, progress)

@@ -358,7 +358,9 @@ select x, {FINISHED} + x, 'infinity' from generate_series(1, 100) as x;
 JOBS = ", ".join(f"'known-{n}'" for n in range(200))
 COMPOSED = {
     "claim_runs.1": runs._claim_query(1),
+    "claim_runs.2": runs._claim_query(2),
     "claim_runs.4": runs._claim_query(4),
+    "claim_runs.8": runs._claim_query(8),
     "claim_runs.16": runs._claim_query(16),
     "enqueue.ready": runs._READY[0],
     "enqueue.ready.one": runs._READY[1],
@@ -377,7 +379,9 @@ READS_ALL = {"bury.runs": {"scheduler_locks"}, "declare.outdated": {"scheduler_c
 # What finds the rows.
 INDEXES = {
     "claim_runs.1": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "claim_runs.2": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "claim_runs.4": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "claim_runs.8": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "claim_runs.16": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
     "claim_runs.fronts": {"ready_pkey"},
     "claim_runs.again": {"claims_pkey", "job_runs_pkey"},
@@ -419,6 +423,7 @@ INDEXES = {
 EFFORTS = [
     ("claim_runs.1", "7, 1, 10, 0, 'known-7'", 200),
     ("claim_runs.4", "7, 1, 10, 0, 'known-7', 'known-8', 'known-9', null", 200),
+    ("claim_runs.8", "7, 1, 10, 0, " + ", ".join(f"'known-{n}'" for n in range(8)), 250),
     ("claim_runs.16", "7, 1, 10, 0, " + ", ".join(f"'known-{n}'" for n in range(16)), 300),
     ("claim_runs.fronts", f"array[{JOBS}], 16", 1000),
     ("finish_runs.plain", "'{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}', '{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}', '{}', '{1}'", 100),

@@ -12,7 +12,7 @@ import pytest
 
 from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import caller
-from rota.stores.postgres.connection import QUERIES
+from rota.stores.postgres.connection import POOLED, QUERIES
 from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute
@@ -39,6 +39,51 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("done", [True, False])
+async def test_one_run_whose_reply_is_lost_is_made_once(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, done: bool
+) -> None:
+    url, real = databases.new("postgres", tmp_path), PostgresStore._enqueue_ready
+
+    async def cut(*arguments: Any) -> bool:
+        if done:
+            await real(*arguments)
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    async with opened(url) as store:
+        monkeypatch.setattr(PostgresStore, "_enqueue_ready", cut)
+        [made] = await store.enqueue([NewRun(job_id=JOB, key=key)])
+        assert made.created
+        assert await execute(url, "select id from job_runs") == [(made.id,)]
+        assert await execute(url, "select id from ready") == [(made.id,)]
+
+
+async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They took longer than a lock is waited for."""
+    monkeypatch.setitem(POOLED, "lock_timeout", "50ms")
+    url, real = databases.new("postgres", tmp_path), PostgresStore._enqueue_ready
+    async with opened(url) as store:
+        other = await asyncpg.connect(url)
+        await other.execute("begin")
+        theirs = await other.fetchval(
+            "insert into rota.job_runs (job_id, correlation_id, idempotency_key, run_at) "
+            f"values ('{JOB}', '', 'k', now()) returning id"
+        )
+
+        async def in_vain(*arguments: Any) -> bool:
+            made = await real(*arguments)
+            await other.execute("commit")
+            return made
+
+        monkeypatch.setattr(PostgresStore, "_enqueue_ready", in_vain)
+        [made] = await store.enqueue([NewRun(job_id=JOB, key="k")])
+        assert (made.id, made.created) == (theirs, False)
+        await other.close()
 
 
 async def test_a_key_whose_run_is_pruned_meanwhile_makes_a_new_one(

@@ -51,6 +51,10 @@ CONTROL = POOLED | {
 }
 
 TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+_NO_SUCH = (
+    asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedObjectError,
+)  # fmt: skip
 _UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -120,9 +124,7 @@ class translated:
                 f"{where} refuses: {error}; grant the role USAGE on schema rota and DML on its tables, "
                 "or run `rota migrate` as their owner"
             ) from error
-        if isinstance(
-            error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedColumnError
-        ):
+        if isinstance(error, _NO_SUCH):
             raise SchemaMismatch(f"{where} lacks rota's tables ({error}): run `rota migrate`") from error
         if isinstance(error, asyncpg.IntegrityConstraintViolationError | asyncpg.DataError):
             raise BadInput(f"nothing was changed: {error}") from error

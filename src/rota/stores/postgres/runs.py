@@ -31,7 +31,6 @@ _kind = attrgetter("job_id", "priority")
 _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at", "delay")
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
-    *pg.TRANSIENT,
 )  # fmt: skip
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
@@ -88,12 +87,15 @@ class PostgresRuns(PostgresBase):
         return enqueue_within_sync(connection, runs)
 
     async def _enqueue_ready(self, run_id: int, run: NewRun) -> bool:
-        """One run that is ready at once: most are made like this, so by the shortest way there is."""
+        """One run that is ready at once: most are made like this, so by the shortest way there is, or not at all."""
         if run.delay or run.run_at or run.job_id in self._limited:
             return False
         values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
-        async with self.pool.use() as connection:
-            made = await connection.execute(_READY[True], *values)
+        try:
+            async with self.pool.use() as connection:
+                made = await connection.execute(_READY[True], *values)
+        except pg.TRANSIENT:
+            return False
         return self._unlimited(run.job_id, made)
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:

@@ -4,7 +4,7 @@ select nextval('rota.job_runs_id_seq') as id from generate_series(1, $1)
 -- name: enqueue.ready
 -- Of one job and one priority, to start now: all of them, or none where the job has a limit. Either one, or arrays, of
 -- which those that would hold nothing but null come empty. As few steps as can be: for one run, setting them up is most of
--- what the server does.
+-- what the server does. `offset 0` has the clock read once.
 with made as (
     insert into rota.job_runs
         (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
