@@ -1,8 +1,9 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
 A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
-within the next moment goes out together at its end. The moment is longer when hints take long: where many hint, the
-database has better things to do. One that took long among others that did not is no reason.
+within the next moment goes out together at its end. The moment is longer when many hints in a row take long: where many
+hint, the database has better things to do. One that took long among others that did not is no reason, and whoever hints
+now and then never waits for more than the shortest moment.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from rota.errors import RotaError
 from rota.store import Hint, Store
 
 _MOMENT, _LONGEST = 0.005, 0.1
-_SHARE = 0.1  # of the time in which there are hints
+_SHARE = 0.1  # of the time in which there are hints; beyond it, as much as pays for itself within _CREDIT seconds
+_CREDIT = 0.1
 
 
 class Hinter:
@@ -23,6 +25,8 @@ class Hinter:
         self._wanted: set[Hint] = set()
         self._task: asyncio.Task[None] | None = None
         self._took = 0.0
+        self._paid_by = 0.0
+        """When so much time will have passed that hints took no more than their share of it."""
 
     def hint(self, kind: Hint) -> None:
         self._wanted.add(kind)
@@ -38,7 +42,8 @@ class Hinter:
                 except RotaError:
                     return  # nothing depends on a hint
             before, self._took = self._took, steady() - started
-            await asyncio.sleep(min(max(_MOMENT, min(before, self._took) / _SHARE), _LONGEST))
+            self._paid_by = max(self._paid_by, started) + min(before, self._took) / _SHARE
+            await asyncio.sleep(min(max(_MOMENT, self._paid_by - _CREDIT - steady()), _LONGEST))
 
     async def close(self) -> None:
         if self._task is not None:

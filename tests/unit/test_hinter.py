@@ -36,7 +36,13 @@ async def pause_after(store: Slow) -> float:
 
 @pytest.mark.parametrize(
     ("took", "least", "most"),
-    [((0.001, 0.001, 0.001), 0.01, 0.1), ((0.001, 1.0, 0.001), 0.01, 0.1), ((1.0, 1.0, 0.001), 0.1, 1.0)],
+    [
+        ((0.001, 0.001, 0.001), 0.005, 0.05),
+        ((0.001, 1.0, 0.001), 0.005, 0.05),
+        ((0.01, 0.01, 0.001), 0.005, 0.05),
+        ((0.01, 0.01, 0.01, 0.001), 0.08, 1.0),
+        ((1.0, 1.0, 0.001), 0.1, 1.0),
+    ],
 )
 def test_hints_wait_for_each_other_where_they_usually_take_long(
     monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], least: float, most: float
