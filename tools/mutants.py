@@ -67,6 +67,57 @@ MUTANTS = [
         "tests/store/test_postgres_only.py",
     ),
     Mutant(
+        "a connection that was at hand takes no place",
+        f"{PG}/pool.py",
+        "        self._value -= 1\n",
+        "",
+        "tests/store/test_postgres_pool.py",
+    ),
+    Mutant(
+        "deadlines of what is settled pile up",
+        "src/rota/deadlines.py",
+        "[entry for entry in self._heap if not entry[2].settled]",
+        "[entry for entry in self._heap]",
+        "tests/unit/test_deadlines.py",
+    ),
+    Mutant(
+        "a deadline that is sooner than the others waits for them",
+        "src/rota/deadlines.py",
+        "            self._sooner.set_here()\n",
+        "            pass\n",
+        "tests/unit/test_deadlines.py",
+    ),
+    Mutant(
+        "an outcome leaves the outbox before the store has answered",
+        "src/rota/outbox.py",
+        "            finished = await self._finish(batch, used_up)\n"
+        "            del self._outcomes[: len(batch)], self._used_up[: len(used_up)]\n",
+        "            del self._outcomes[: len(batch)], self._used_up[: len(used_up)]\n"
+        "            finished = await self._finish(batch, used_up)\n",
+        "tests/cluster/test_commit_cut.py -k connections",
+    ),
+    Mutant(
+        "one run whose reply was lost is made again",
+        f"{PG}/runs.py",
+        "                return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))\n",
+        "                return await self.enqueue(runs)\n",
+        "tests/store/test_postgres_only.py -k lost",
+    ),
+    Mutant(
+        "a lock that was waited for in vain fails one run",
+        f"{PG}/runs.py",
+        "        except pg.TRANSIENT:\n            return False\n",
+        "        except ZeroDivisionError:\n            return False\n",
+        "tests/store/test_postgres_only.py -k making",
+    ),
+    Mutant(
+        "priorities are found over what was just advanced",
+        f"{PG}/migrations/0001_engine.sql",
+        "c.priority < step.priority order by c.priority desc limit 1)",
+        "c.priority < step.priority order by c.priority limit 1)",
+        "tests/store/test_postgres_effort.py -k nobodys",
+    ),
+    Mutant(
         "a replica that was fast stays greedy",
         "src/rota/outbox.py",
         "            self._looked()\n",

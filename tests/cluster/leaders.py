@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,12 @@ create table terms (n integer primary key autoincrement, role text, term integer
 create trigger keep_term after update on roles when new.term <> old.term begin
     insert into terms (role, term, nonce, replica_id) values (new.role, new.term, new.nonce, new.replica_id);
 end
+"""
+ROLES = "select r::text, clock_timestamp()::text from rota.roles r union all select p::text, '' from rota.replicas p"
+SESSIONS = """
+select pid, application_name, state, wait_event, pg_blocking_pids(pid)::text, (clock_timestamp() - state_change)::text,
+       left(query, 60)
+from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 """
 DEFAULTS = {"ROTA_BEAT": "1.0", "ROTA_LEASE": "3.5", "ROTA_DEAD_AFTER": "5.0"}
 
@@ -85,7 +91,7 @@ class Leaders(Cluster):
         async def look() -> list[tuple[Process, dict[str, Any]]]:
             return self.seen(kind, role, after=after)
 
-        found = await until(f"{kind} of {role} after term {after}", look, seconds)
+        found = await self._until(f"{kind} of {role} after term {after}", look, seconds)
         first: tuple[Process, dict[str, Any]] = found[0]
         return first
 
@@ -100,7 +106,7 @@ class Leaders(Cluster):
             over = any(e["role"] == role and e["term"] == event["term"] for e in process.saw("over"))
             return (process, event["term"]) if not over and process in self.replicas else None
 
-        found: tuple[Process, int] = await until(f"somebody leads {role} after term {after}", look)
+        found: tuple[Process, int] = await self._until(f"somebody leads {role} after term {after}", look)
         return found
 
     async def steps_down(self, term: int, role: str = "leader") -> None:
@@ -109,7 +115,20 @@ class Leaders(Cluster):
         async def over() -> bool:
             return any(event["term"] == term for _, event in self.seen("over", role))
 
-        await until(f"term {term} of {role} is over where it was led", over)
+        await self._until(f"term {term} of {role} is over where it was led", over)
+
+    async def _until(self, what: str, check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+        """In vain, it tells how things stand: who said what last, and what each session of the server is at."""
+        try:
+            return await until(what, check, seconds)
+        except AssertionError as error:
+            for replica in self.all:
+                last = [event for event in replica.events if not event["event"].startswith("write")][-12:]
+                error.add_note(f"{replica.pid} (replica {replica.replica_id}): " + "\n    ".join(map(str, last)))
+            if not self.url.startswith("sqlite"):
+                for table, rows in [("roles", await self.sql(ROLES)), ("sessions", await self.sql(SESSIONS))]:
+                    error.add_note(f"{table}:\n    " + "\n    ".join(map(str, rows)))
+            raise
 
     def history(self) -> list[Happened]:
         return [event for process in self.all for event in read(process.events)]

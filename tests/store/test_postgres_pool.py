@@ -109,6 +109,18 @@ async def test_no_more_connections_than_allowed(url: str) -> None:
         assert await sessions(url) == 2
 
 
+async def test_one_that_was_at_hand_has_taken_its_place_too(url: str) -> None:
+    async with pooled(url, most=1) as pool:
+        before = await pid(pool)
+        async with pool.use() as connection:  # which waited for nothing
+            behind = asyncio.create_task(pid(pool))
+            assert await connection.fetchval(PID) == before
+            assert not behind.done()
+        # Those who wait come before those who come.
+        assert await asyncio.gather(behind, pid(pool)) == [before, before]
+        assert await sessions(url) == 1
+
+
 async def test_what_is_under_way_is_finished_before_the_pool_closes(url: str) -> None:
     async with pooled(url) as pool:
         task = asyncio.create_task(pool.fetch("select pg_sleep(0.3), 7"))

@@ -76,7 +76,7 @@ class Pool:
 
     def at_hand(self) -> Connection | None:
         """The one that was used last, where that needs no waiting: nearly always."""
-        if not self._idle or self._idle[-1][1].is_closed() or not self._places.taken():
+        if not self._idle or self._idle[-1][1].is_closed() or not self._places.take_now():
             return None
         _, connection = self._idle.pop()
         self._in_use.add(connection)
@@ -121,7 +121,8 @@ class Pool:
 class _Places(asyncio.Semaphore):
     """A semaphore of which one can be had without a coroutine, when there is one."""
 
-    def taken(self) -> bool:
+    def take_now(self) -> bool:
+        """Whether there was one, and nobody is waiting for it."""
         if self.locked():
             return False
         self._value -= 1
