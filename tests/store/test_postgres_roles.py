@@ -17,7 +17,7 @@ from rota.stores import open_store
 from rota.stores.postgres import connection as pg
 from tests.app.waiting import until
 from tests.harness import Databases, execute
-from tests.store.leading import seat, standing, win
+from tests.store.leading import dies, seat, silent, standing, win, won
 from tests.store.steps import opened
 
 ASKED_FOR_THE_LOCK = """
@@ -53,6 +53,54 @@ async def test_one_that_is_being_buried_wins_nothing(url: str) -> None:
             await waits_for_a_lock(url)
         assert await winning is None
         assert (await seat(store)).term == 0
+
+
+@asynccontextmanager
+async def falls_silent(url: str, **settings: str) -> AsyncIterator[Any]:
+    """A transaction of somebody who is never heard of again."""
+    connection = await asyncpg.connect(url, server_settings=settings)
+    await connection.execute("begin")
+    try:
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def halfway(connection: Any) -> None:
+    """Where the server does not take a session for idle: its driver has prepared a statement, and has not run it."""
+    await connection.prepare("select 'halfway'")
+
+
+async def test_a_fenced_write_that_is_silent_halfway_through_a_statement_does_not_keep_the_role(url: str) -> None:
+    async with standing(url) as (store, [first, second]), falls_silent(url) as body:
+        fence = await won(store, first)
+        await store.check_fence(fence, body)
+        await halfway(body)
+        await dies(store, first)
+        assert (await won(store, second, seen=1, nonce=8)).term == 2
+
+
+async def test_nor_does_it_keep_its_replica_from_being_buried(url: str) -> None:
+    async with standing(url) as (store, [first, _]), falls_silent(url) as body:
+        fence = await won(store, first)
+        await store.check_fence(fence, body)
+        await halfway(body)
+        await dies(store, first)
+        assert (await store.bury([first.replica_id])).replicas == (first.replica_id,)
+        assert (await seat(store)).replica_id is None
+
+
+async def test_one_that_freezes_while_it_buries_is_buried_with_whom_it_buried(url: str) -> None:
+    async with standing(url, 3) as (store, [_, frozen, dead]):
+        [(tag,)] = await execute(url, f"select session from replicas where id = {frozen.replica_id}")
+        async with falls_silent(url, application_name=str(tag)) as burying:
+            await burying.execute("delete from rota.replicas where id = $1", dead.replica_id)
+            await halfway(burying)
+            await dead.close()
+            await silent(url, frozen, 60)
+            both = (frozen.replica_id, dead.replica_id)
+            buried = await store.bury(both)
+            assert buried.replicas == tuple(sorted(both))
 
 
 async def test_a_reset_waits_behind_a_fenced_write_and_not_across_it(url: str) -> None:

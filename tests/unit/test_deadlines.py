@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from rota import deadlines
 from rota.attempt import Attempt
 from rota.deadlines import Deadlines
 
@@ -42,7 +41,7 @@ async def passed(attempts: list[Tried], seconds: list[float], now: list[float]) 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [100.0]
-    monkeypatch.setattr(deadlines.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("rota.deadlines.time.monotonic", lambda: clock[0])
     return clock
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.route import Route
 
 T = TypeVar("T")
+
+_HELD_UP = 0.5
+"""Seconds after which one that waits for a role's row asks who is in the way."""
 
 
 class PostgresBase(Store):
@@ -64,3 +68,15 @@ class PostgresBase(Store):
 
         with pg.translated(self.settings.url):
             return await pg.retried(attempt)
+
+    async def past_the_silent(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that may have to wait for a role's row, and end those who hold it and say nothing any more."""
+        doing = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait({doing}, timeout=_HELD_UP))[0]:
+                await self.fetch("end_silent")
+            return doing.result()
+        finally:
+            if not doing.done():
+                doing.cancel()
+                await asyncio.wait({doing})

@@ -92,16 +92,14 @@ class PostgresReplicas(PostgresBase):
         if not dead:
             return await self._free(None, [], losses=1)
 
+        judged = (pg.REPLICAS, list(dead), self.settings.dead_after)
+        await self.fetch("bury.end_sessions", *judged, self.tag)
+
         async def transition(connection: pg.Connection) -> Buried:
-            gone = await connection.fetch(
-                pg.QUERIES["bury.replicas"], pg.REPLICAS, list(dead), self.settings.dead_after
-            )
-            if gone:
-                # A frozen one may hold row locks; its sessions end before its runs are touched.
-                await connection.fetch(pg.QUERIES["bury.end_sessions"], [row["session"] for row in gone], self.tag)
+            gone = await connection.fetch(pg.QUERIES["bury.replicas"], *judged)
             return await self._free(connection, [row["id"] for row in gone], losses=1)
 
-        return await self.whole(transition)
+        return await self.past_the_silent(self.whole(transition))
 
     async def _free(self, connection: pg.Connection | None, ids: list[int], losses: int) -> Buried:
         rows = await self.fetch("bury.runs", ids, losses, self.settings.dead_after, on=connection)

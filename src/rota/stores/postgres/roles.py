@@ -28,8 +28,9 @@ class PostgresRoles(PostgresBase):
     async def win_role(
         self, role: str, replica_id: int, *, seen: int, nonce: int, elector: str, force: bool = False
     ) -> Fence | None:
-        term = await self.fetch_value(
-            "win_role", role, replica_id, seen, nonce, elector, force, pg.REPLICAS, self.settings.dead_after
+        judged = (pg.REPLICAS, self.settings.dead_after)
+        term = await self.past_the_silent(
+            self.fetch_value("win_role", role, replica_id, seen, nonce, elector, force, *judged)
         )
         return None if term is None else Fence(role=role, term=term, nonce=nonce)
 
