@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -321,6 +321,15 @@ class Rota(Leading, Door):
 
     # -- runs and schedules ------------------------------------------------------------------------
 
+    async def enqueue(self, call: Call[R]) -> Run[R]:
+        """Make one run: `app.enqueue(job.call(1))` is `job.enqueue(1)`."""
+        if call.options.connection is not None or current_context() is not None:
+            [run] = await self.enqueue_many([call])
+            return run
+        made = await self.store.enqueue_one(call.new_run(None))
+        self._tell((call,))
+        return Run(self, made.id, call.job.name, created=made.created)
+
     async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
         """Make many runs at once, all or none, of any jobs: `app.enqueue_many([a.call(1), b.call("x")])`.
 
@@ -366,7 +375,7 @@ class Rota(Leading, Door):
         if self._hinter is not None:
             self._hinter.hint(kind)
 
-    def _tell(self, made: list[Call[R]]) -> None:
+    def _tell(self, made: Sequence[Call[R]]) -> None:
         """Whoever could do something about these runs."""
         if self._worker is not None:
             self._worker.wake()

@@ -35,10 +35,10 @@ class Hinter:
 
     async def _send(self) -> None:
         while self._wanted:
-            started = steady()
-            while self._wanted:
+            started, wanted, self._wanted = steady(), self._wanted, set()
+            for kind in wanted:
                 try:
-                    await self._store.hint(self._wanted.pop())
+                    await self._store.hint(kind)
                 except RotaError:
                     return  # nothing depends on a hint
             before, self._took = self._took, steady() - started

@@ -141,9 +141,7 @@ class Enqueuer(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a run of the job with these arguments."""
-        call = self.call(*args, **kwargs)
-        [run] = await self._job.app.enqueue_many([call], connection=self._options.connection)
-        return run
+        return await self._job.app.enqueue(self.call(*args, **kwargs))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`enqueue` for code that does not await. With a `connection` it needs no event loop and no open app."""

@@ -528,6 +528,11 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         """Make runs, all or none, in order; with `connection`, as part of the caller's transaction."""
 
+    async def enqueue_one(self, run: NewRun) -> Enqueued:
+        """The same for one run, which is what most callers make."""
+        [made] = await self.enqueue([run])
+        return made
+
     @abstractmethod
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         """The same on a caller's connection that is not async, in the calling thread. The store need not be open."""

@@ -13,6 +13,7 @@ import pytest
 from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import caller
 from rota.stores.postgres.connection import POOLED, QUERIES
+from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute
@@ -46,15 +47,15 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
 async def test_one_run_whose_reply_is_lost_is_made_once(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, done: bool
 ) -> None:
-    url, real = databases.new("postgres", tmp_path), PostgresStore._enqueue_ready
+    url, real = databases.new("postgres", tmp_path), Pool.execute
 
-    async def cut(*arguments: Any) -> bool:
+    async def cut(*arguments: Any) -> str:
         if done:
             await real(*arguments)
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
     async with opened(url) as store:
-        monkeypatch.setattr(PostgresStore, "_enqueue_ready", cut)
+        monkeypatch.setattr(Pool, "execute", cut)
         [made] = await store.enqueue([NewRun(job_id=JOB, key=key)])
         assert made.created
         assert await execute(url, "select id from job_runs") == [(made.id,)]
@@ -66,7 +67,7 @@ async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
 ) -> None:
     """They took longer than a lock is waited for."""
     monkeypatch.setitem(POOLED, "lock_timeout", "50ms")
-    url, real = databases.new("postgres", tmp_path), PostgresStore._enqueue_ready
+    url, real = databases.new("postgres", tmp_path), Pool.execute
     async with opened(url) as store:
         other = await asyncpg.connect(url)
         await other.execute("begin")
@@ -75,12 +76,13 @@ async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
             f"values ('{JOB}', '', 'k', now()) returning id"
         )
 
-        async def in_vain(*arguments: Any) -> bool:
-            made = await real(*arguments)
-            await other.execute("commit")
-            return made
+        async def in_vain(*arguments: Any) -> str:
+            try:
+                return await real(*arguments)
+            finally:
+                await other.execute("commit")
 
-        monkeypatch.setattr(PostgresStore, "_enqueue_ready", in_vain)
+        monkeypatch.setattr(Pool, "execute", in_vain)
         [made] = await store.enqueue([NewRun(job_id=JOB, key="k")])
         assert (made.id, made.created) == (theirs, False)
         await other.close()

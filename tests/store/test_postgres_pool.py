@@ -137,9 +137,34 @@ async def test_what_is_under_way_is_finished_before_the_pool_closes(url: str) ->
 async def test_one_that_nobody_needed_for_a_minute_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pooled(url) as pool:
         before = await pid(pool)
-        pool._trim()
+        pool._tend()
         assert await pid(pool) == before
         later = steady() + 61
         monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda: later)
-        pool._trim()
+        pool._tend()
         assert not pool._idle
+
+
+async def test_one_on_which_nobody_answers_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pooled(url) as pool:
+        asking = asyncio.create_task(pool.fetch("select pg_sleep(3600)"))
+        while not pool._in_use:
+            await asyncio.sleep(0)
+        pool._tend()
+        later = steady() + 31
+        monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda: later)
+        pool._tend()
+        with pytest.raises(asyncpg.ConnectionDoesNotExistError):
+            await asking
+        assert await pid(pool)
+
+
+async def test_a_long_transaction_may_go_on_as_long_as_there_are_answers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pooled(url) as pool, pool.begin() as connection:
+        for n in range(1, 4):
+            pool._tend()
+            later = steady() + 31
+            monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda at=later: at)
+            assert await connection.fetchval("select $1::integer", n) == n

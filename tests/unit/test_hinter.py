@@ -50,3 +50,25 @@ def test_hints_wait_for_each_other_where_they_usually_take_long(
     store = Slow(*took)
     monkeypatch.setattr(hinter, "steady", lambda: store.now)
     assert least * 0.9 < asyncio.run(pause_after(store)) < most
+
+
+def test_what_is_hinted_while_a_hint_is_sent_waits_for_the_moment_to_end() -> None:
+    """In a stream there is always something: it would be one hint after the other."""
+
+    class Echo(Slow):
+        async def hint(self, kind: Hint) -> None:
+            await super().hint(kind)
+            if len(self.sent_at) == 1:
+                hints.hint("ready")
+                await asyncio.sleep(0)
+
+    store = Echo(0.0, 0.0)
+    hints = Hinter(cast(Store, store))
+
+    async def stream() -> None:
+        hints.hint("ready")
+        await hints.close()
+
+    asyncio.run(stream())
+    first, second = store.sent_at
+    assert second - first >= 0.0045

@@ -82,7 +82,7 @@ async def line(route: Route, url: str, tag: str, settings: dict[str, str], timeo
 def make_pool(url: str, tag: str, most: int, route: Route = Route.DIRECT) -> Pool:
     """For rota's own statements."""
     locally = local(POOLED) if route is Route.TRANSACTION else ""
-    return Pool(lambda: connect(route, url, tag, POOLED, timeout=5.0, command_timeout=30.0), most, locally)
+    return Pool(lambda: connect(route, url, tag, POOLED, timeout=5.0), most, locally)
 
 
 def make_handlers_pool(url: str, tag: str, most: int, route: Route = Route.DIRECT) -> asyncpg.Pool[asyncpg.Record]:

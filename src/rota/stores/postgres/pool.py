@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 
 from rota.clock import steady
 
+T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+_fetch, _execute = asyncpg.Connection.fetch, asyncpg.Connection.execute
+
 _IDLE_SECONDS = 60.0
+_SILENT_SECONDS = 30.0
+_TEND_EVERY = 5.0
 _GRACE = 2.0
 
 
@@ -32,14 +37,30 @@ class Pool:
         self._locally = locally
         self._places = _Places(most)
         self._idle: list[tuple[float, Connection]] = []
-        self._in_use: set[Connection] = set()
-        self._trimmer: asyncio.TimerHandle | None = None
+        self._in_use: dict[Connection, _Seen | None] = {}
+        self._tending: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """One statement, by itself a transaction."""
-        async with self.use() as connection:
-            return await connection.fetch(query, *arguments)
+    def fetch(self, query: str, *arguments: Any) -> Coroutine[Any, Any, list[asyncpg.Record]]:
+        """One statement, by itself a transaction; its rows."""
+        return self._once(_fetch, query, arguments)
+
+    def execute(self, query: str, *arguments: Any) -> Coroutine[Any, Any, str]:
+        """One statement, by itself a transaction; what the server says that it did."""
+        return self._once(_execute, query, arguments)
+
+    async def _once(self, ask: Callable[..., Awaitable[T]], query: str, arguments: tuple[Any, ...]) -> T:
+        if self._locally:
+            async with self._use_locally() as connection:
+                return await ask(connection, query, *arguments)
+        connection = self.at_hand() or await self.take()
+        try:
+            answer = await ask(connection, query, *arguments)
+        except BaseException as error:
+            self.give_back(connection, _is_sound(error))
+            raise
+        self.give_back(connection, True)
+        return answer
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
@@ -63,8 +84,8 @@ class Pool:
     async def close(self) -> None:
         """Let those in use come to an end, for a moment; then cut them off. Say good-bye to the others."""
         self._closed = True
-        if self._trimmer is not None:
-            self._trimmer.cancel()
+        if self._tending is not None:
+            self._tending.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 for _ in range(self._most):
@@ -79,7 +100,7 @@ class Pool:
         if not self._idle or self._idle[-1][1].is_closed() or not self._places.take_now():
             return None
         _, connection = self._idle.pop()
-        self._in_use.add(connection)
+        self._in_use[connection] = None
         return connection
 
     async def take(self) -> Connection:
@@ -93,11 +114,13 @@ class Pool:
         except BaseException:
             self._places.release()
             raise
-        self._in_use.add(connection)
+        self._in_use[connection] = None
+        if self._tending is None:
+            self._tending = asyncio.get_running_loop().call_later(_TEND_EVERY, self._tend)
         return connection
 
     def give_back(self, connection: Connection, sound: bool) -> None:
-        self._in_use.discard(connection)
+        self._in_use.pop(connection, None)
         self._places.release()
         if connection.is_closed():
             return
@@ -105,17 +128,35 @@ class Pool:
             connection.terminate()
             return
         self._idle.append((steady(), connection))
-        if self._trimmer is None:
-            self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
 
-    def _trim(self) -> None:
-        self._trimmer = None
-        horizon = steady() - _IDLE_SECONDS
-        for _, connection in [entry for entry in self._idle if entry[0] <= horizon]:
-            connection.terminate()
-        self._idle = [entry for entry in self._idle if entry[0] > horizon]
-        if self._idle:
-            self._trimmer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._trim)
+    def _tend(self) -> None:
+        """Close what nobody has needed for a minute, and what nobody answers on. A look every few seconds: a timer for
+        each statement takes longer than all else that is done for it here."""
+        now = steady()
+        for since, connection in self._idle:
+            if since <= now - _IDLE_SECONDS:
+                connection.terminate()
+        self._idle = [entry for entry in self._idle if not entry[1].is_closed()]
+        for connection, seen in self._in_use.items():
+            statements = _statements(connection)
+            if seen is None or seen.statements != statements:
+                self._in_use[connection] = _Seen(statements, now)
+            elif seen.since <= now - _SILENT_SECONDS:
+                connection.terminate()
+        again = bool(self._idle or self._in_use)
+        self._tending = asyncio.get_running_loop().call_later(_TEND_EVERY, self._tend) if again else None
+
+
+class _Seen(NamedTuple):
+    """A connection has had so many statements, and no other since then."""
+
+    statements: int
+    since: float
+
+
+def _statements(connection: Any) -> int:
+    """How many it has had."""
+    return 0 if connection.is_closed() else int(connection._protocol.queries_count)
 
 
 class _Places(asyncio.Semaphore):
@@ -123,7 +164,7 @@ class _Places(asyncio.Semaphore):
 
     def take_now(self) -> bool:
         """Whether there was one, and nobody is waiting for it."""
-        if self.locked():
+        if self._value <= 0 or self._waiters:
             return False
         self._value -= 1
         return True
@@ -142,8 +183,12 @@ class _Lent:
         return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
-        self._pool.give_back(self._connection, sound)
+        self._pool.give_back(self._connection, error is None or _is_sound(error))
+
+
+def _is_sound(error: BaseException) -> bool:
+    """The statement came to an end, even if a bad one."""
+    return isinstance(error, Exception) and not isinstance(error, TimeoutError)
 
 
 @asynccontextmanager

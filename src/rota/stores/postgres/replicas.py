@@ -114,7 +114,8 @@ class PostgresReplicas(PostgresBase):
         return [ReplicaRow(**row | {"jobs": tuple(msgspec.json.decode(row["jobs"]))}) for row in rows]
 
     async def hint(self, kind: Hint) -> None:
-        await self.fetch("hint", kind)
+        with pg.translated(self.settings.url):
+            await self.pool.execute(pg.QUERIES["hint"], kind)
 
     async def listen(self, heard: Callable[[Hint], None]) -> None:
         route = await self._find_control()

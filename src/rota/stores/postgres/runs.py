@@ -69,34 +69,47 @@ class PostgresRuns(PostgresBase):
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
             return await enqueue_within(connection, runs)
+        if len(runs) == 1:
+            return [await self.enqueue_one(runs[0])]
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
         if len(self._ids) < len(runs):
             await self._fetch_ids(len(runs))
-        ids = self._take_ids(len(runs))
-        with pg.translated(self.settings.url):
-            known = _FRESH if steady() >= self._careful_until else _CAREFUL
-            try:
-                if known is _FRESH and len(runs) == 1 and await self._enqueue_ready(ids[0], runs[0]):
-                    return [Enqueued(id=ids[0], created=True)]
-                return await pg.retried(lambda: self._enqueue(ids, runs, known))
-            except _MAYBE_DONE:
-                self._careful_until = steady() + _CAREFUL_FOR
-                return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))
+        return await self._enqueue_surely(self._take_ids(len(runs)), runs)
+
+    async def enqueue_one(self, run: NewRun) -> Enqueued:
+        """Most are ready at once, and their key, if they have one, is new: those go by the shortest way there is."""
+        if not self._ids:
+            await self._fetch_ids(1)
+        run_id, tried = self._ids.pop(), False
+        if not (run.delay or run.run_at or run.job_id in self._limited or steady() < self._careful_until):
+            values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
+            with pg.translated(self.settings.url):
+                try:
+                    if self._unlimited(run.job_id, await self.pool.execute(_READY[True], *values)):
+                        return Enqueued(id=run_id, created=True)
+                except pg.TRANSIENT:
+                    pass
+                except _MAYBE_DONE:
+                    tried = True
+        [made] = await self._enqueue_surely([run_id], [run], tried=tried)
+        return made
 
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         return enqueue_within_sync(connection, runs)
 
-    async def _enqueue_ready(self, run_id: int, run: NewRun) -> bool:
-        """One run that is ready at once: most are made like this, so by the shortest way there is, or not at all."""
-        if run.delay or run.run_at or run.job_id in self._limited:
-            return False
-        values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
-        try:
-            async with self.pool.use() as connection:
-                made = await connection.execute(_READY[True], *values)
-        except pg.TRANSIENT:
-            return False
-        return self._unlimited(run.job_id, made)
+    async def _enqueue_surely(
+        self, ids: Sequence[int], runs: Sequence[NewRun], *, tried: bool = False
+    ) -> list[Enqueued]:
+        """`tried`: it may be done already."""
+        with pg.translated(self.settings.url):
+            if not tried:
+                known = _FRESH if steady() >= self._careful_until else _CAREFUL
+                try:
+                    return await pg.retried(lambda: self._enqueue(ids, runs, known))
+                except _MAYBE_DONE:
+                    pass
+            self._careful_until = steady() + _CAREFUL_FOR
+            return await pg.retried(lambda: self._enqueue(ids, runs, _KNOWN))
 
     async def _enqueue(self, ids: Sequence[int], runs: Sequence[NewRun], known: tuple[str, str]) -> list[Enqueued]:
         async with self.pool.use() as connection:
