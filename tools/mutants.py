@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         "one that is silent halfway through a statement keeps its role",
         f"{PG}/base.py",
-        '                await self.fetch("end_silent")\n',
+        '                await self.fetch("win_role.end_silent")\n',
         "                await asyncio.sleep(0)\n",
         "tests/store/test_postgres_roles.py",
     ),

@@ -74,7 +74,7 @@ class PostgresBase(Store):
         doing = asyncio.create_task(work)
         try:
             while not (await asyncio.wait({doing}, timeout=_HELD_UP))[0]:
-                await self.fetch("end_silent")
+                await self.fetch("win_role.end_silent")
             return doing.result()
         finally:
             if not doing.done():

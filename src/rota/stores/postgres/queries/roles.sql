@@ -81,7 +81,7 @@ with held as materialized (
 )
 select set_config('idle_in_transaction_session_timeout', '3s', true) from held
 
--- name: end_silent
+-- name: win_role.end_silent
 -- Whoever keeps the first in the queue for a role's row waiting, and has said nothing for three seconds. The server would end
 -- it by itself, but not where it waits for the second half of a statement that its driver prepares before it runs it.
 select pg_terminate_backend(a.pid)
