@@ -25,7 +25,7 @@ POSITIONS: tuple[Position, ...] = ("before", "during", "blind", "after")
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
 _NAMES = {sql: name for name, sql in QUERIES.items()}
 _NAMES |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
-_NAMES |= dict.fromkeys((*runs._READY, *runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
+_NAMES |= dict.fromkeys(runs._ENQUEUES, "enqueue")
 
 
 @dataclass

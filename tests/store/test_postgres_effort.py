@@ -50,7 +50,7 @@ class Sent:
     def __init__(self) -> None:
         self._log: list[str] = []
         self._names = {sql: name for name, sql in pg.QUERIES.items()}
-        self._names |= dict.fromkeys((*runs._READY, *runs._FRESH, *runs._CAREFUL, *runs._KNOWN), "enqueue")
+        self._names |= dict.fromkeys(runs._ENQUEUES, "enqueue")
         self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
 
     def note(self, query: Any) -> None:
@@ -276,10 +276,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     """
     statements = {
         *(sql for name, sql in pg.QUERIES.items() if not name.startswith("diagnose.")),
-        *runs._READY,
-        *runs._FRESH,
-        *runs._CAREFUL,
-        *runs._KNOWN,
+        *runs._ENQUEUES,
         *(runs._claim_query(n) for n in (1, 2, 4, 8, 16)),
     }
     assert max(len(sql) for sql in statements) < 15 * 1024

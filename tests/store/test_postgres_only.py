@@ -10,6 +10,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from rota.clock import steady
 from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import caller
 from rota.stores.postgres.connection import POOLED, QUERIES
@@ -17,7 +18,7 @@ from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute
-from tests.store.steps import JOB, opened
+from tests.store.steps import JOB, opened, several
 
 
 @pytest.mark.parametrize("other", [JOB, "other"], ids=["one statement", "a transaction"])
@@ -86,6 +87,19 @@ async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
         [made] = await store.enqueue([NewRun(job_id=JOB, key="k")])
         assert (made.id, made.created) == (theirs, False)
         await other.close()
+
+
+async def test_a_job_that_gets_a_limit_has_it_within_a_second(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = databases.new("postgres", tmp_path)
+    async with several(url, 2) as (store, other):
+        await store.enqueue_one(NewRun(job_id=JOB))
+        await other.declare([JobRow(job_id=JOB, concurrency_limit=1)], [])
+        later = steady() + 1
+        monkeypatch.setattr("rota.stores.postgres.runs.steady", lambda: later)
+        limited = await store.enqueue_one(NewRun(job_id=JOB))
+        assert await execute(url, "select id, by_job from waiting") == [(limited.id, True)]
 
 
 async def test_a_key_whose_run_is_pruned_meanwhile_makes_a_new_one(

@@ -12,7 +12,7 @@ with made as (
            now, now
     from /* runs */ as i (id, parameters, key, correlation_id, parent_id)
     cross join (select rota.rota_now() as now offset 0) as clock
-    where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)
+    /* unless limited */
     returning id, run_at
 )
 insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, $2), id, $1, false from made
