@@ -90,14 +90,14 @@ MUTANTS = [
     Mutant(
         "one that is silent halfway through a statement keeps its role",
         f"{PG}/base.py",
-        '                await self.fetch("win_role.end_silent")\n',
-        "                await asyncio.sleep(0)\n",
+        '                    await self.fetch("win_role.end_silent")\n',
+        "                    await asyncio.sleep(0)\n",
         "tests/store/test_postgres_roles.py",
     ),
     Mutant(
         "the sessions of the dead are left alone",
         f"{PG}/replicas.py",
-        '        await self.fetch("bury.end_sessions", *judged, self.tag)\n',
+        '        await self._end_sessions(await self.fetch("bury.dead", *judged))\n',
         "",
         "tests/store/test_postgres_roles.py",
     ),

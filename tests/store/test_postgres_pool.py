@@ -12,6 +12,7 @@ import pytest
 
 from rota.clock import steady
 from rota.stores.postgres import connection as pg
+from rota.stores.postgres import route
 from rota.stores.postgres.pool import Pool
 from tests.app.waiting import until
 from tests.harness import Databases
@@ -168,3 +169,10 @@ async def test_a_long_transaction_may_go_on_as_long_as_there_are_answers(
             later = steady() + 31
             monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda at=later: at)
             assert await connection.fetchval("select $1::integer", n) == n
+
+
+async def test_a_pooler_that_does_not_answer_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection, and has no server for it: what is set at first is not set."""
+    monkeypatch.setattr(route, "lasting", lambda settings: "select pg_sleep(3600)")
+    with pytest.raises(TimeoutError):
+        await route.connect(route.Route.SESSION, url, "rota-pool-test", {}, timeout=1.0)

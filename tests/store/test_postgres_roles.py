@@ -80,6 +80,29 @@ async def test_a_fenced_write_that_is_silent_halfway_through_a_statement_does_no
         assert (await won(store, second, seen=1, nonce=8)).term == 2
 
 
+async def test_one_that_copies_something_under_its_term_is_not_silent(url: str) -> None:
+    copied = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        await copied.wait()
+        yield b"2\n"
+
+    async with standing(url) as (store, [first, second]), somebody(url) as body:
+        await body.execute("create table numbers (n integer)")
+        fence = await won(store, first)
+        async with body.transaction():
+            await store.check_fence(fence, body)
+            copying = asyncio.create_task(body.copy_to_table("numbers", source=slowly()))
+            winning = asyncio.create_task(win(store, second, seen=1, nonce=8))
+            quiet = "select 1 from pg_stat_activity where query ilike 'copy%' and state_change < now() - interval '4 s'"
+            await until(lambda: execute(url, quiet))
+            copied.set()
+            await copying
+        assert await winning is None
+        assert await body.fetchval("select count(*) from numbers") == 2
+
+
 async def test_nor_does_it_keep_its_replica_from_being_buried(url: str) -> None:
     async with standing(url) as (store, [first, _]), falls_silent(url) as body:
         fence = await won(store, first)

@@ -77,6 +77,9 @@ class InlineStore:
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         return [await self._enqueue(new, connection) for new in runs]
 
+    async def enqueue_one(self, run: NewRun) -> Enqueued:
+        return await self._enqueue(run, None)
+
     async def get_runs(self, ids: Sequence[int]) -> list[RunRow]:
         return [self.rows[run_id] for run_id in ids if run_id in self.rows]
 

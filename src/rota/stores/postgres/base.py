@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
 
-from rota.errors import NotOpen
+from rota.errors import NotOpen, RotaError
 from rota.settings import Settings
 from rota.store import Store
 from rota.stores.postgres import connection as pg
@@ -74,9 +74,10 @@ class PostgresBase(Store):
         doing = asyncio.create_task(work)
         try:
             while not (await asyncio.wait({doing}, timeout=_HELD_UP))[0]:
-                await self.fetch("win_role.end_silent")
-            return doing.result()
-        finally:
-            if not doing.done():
-                doing.cancel()
-                await asyncio.wait({doing})
+                with suppress(RotaError):  # it may help, and need not
+                    await self.fetch("win_role.end_silent")
+        except BaseException:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+            raise
+        return doing.result()

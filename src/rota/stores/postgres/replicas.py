@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
+import asyncpg
 import msgspec
 
 from rota.errors import CannotListen, Misconfigured, PooledConnection, StoreUnavailable
@@ -93,13 +94,20 @@ class PostgresReplicas(PostgresBase):
             return await self._free(None, [], losses=1)
 
         judged = (pg.REPLICAS, list(dead), self.settings.dead_after)
-        await self.fetch("bury.end_sessions", *judged, self.tag)
+        # A frozen one may hold row locks, and be in the middle of burying others itself: its sessions end before its
+        # row is locked, and those that it has by then before its runs are touched.
+        await self._end_sessions(await self.fetch("bury.dead", *judged))
 
         async def transition(connection: pg.Connection) -> Buried:
             gone = await connection.fetch(pg.QUERIES["bury.replicas"], *judged)
+            await self._end_sessions(gone, on=connection)
             return await self._free(connection, [row["id"] for row in gone], losses=1)
 
         return await self.past_the_silent(self.whole(transition))
+
+    async def _end_sessions(self, dead: list[asyncpg.Record], on: pg.Connection | None = None) -> None:
+        if dead:
+            await self.fetch("bury.end_sessions", [row["session"] for row in dead], self.tag, on=on)
 
     async def _free(self, connection: pg.Connection | None, ids: list[int], losses: int) -> Buried:
         rows = await self.fetch("bury.runs", ids, losses, self.settings.dead_after, on=connection)

@@ -56,11 +56,11 @@ def options(route: Route, tag: str, settings: dict[str, str]) -> dict[str, Any]:
     return {"server_settings": given | {"application_name": tag}, "statement_cache_size": kept}
 
 
-async def connect(route: Route, url: str, tag: str, settings: dict[str, str], **more: Any) -> Connection:
-    connection: Connection = await asyncpg.connect(url, **options(route, tag, settings), **more)
+async def connect(route: Route, url: str, tag: str, settings: dict[str, str], timeout: float) -> Connection:
+    connection: Connection = await asyncpg.connect(url, timeout=timeout, **options(route, tag, settings))
     if route is Route.SESSION:
         try:
-            await connection.execute(lasting(settings))
+            await connection.execute(lasting(settings), timeout=timeout)
         except BaseException:
             connection.terminate()
             raise

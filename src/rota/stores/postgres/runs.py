@@ -69,6 +69,7 @@ class PostgresRuns(PostgresBase):
         self._limited: set[str] = set()
         """Jobs that had a limit when we last looked."""
         self._unlimited_until: dict[str, float] = {}
+        """Jobs that had none, and until when that is believed."""
 
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         if connection is not None:
@@ -88,11 +89,12 @@ class PostgresRuns(PostgresBase):
         now = steady()
         if not (run.delay or run.run_at or run.job_id in self._limited or now < self._careful_until):
             values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
-            known = _SURELY_READY if now < self._unlimited_until.get(run.job_id, 0.0) else _READY
+            surely = now < self._unlimited_until.get(run.job_id, 0.0)
+            _, query = _SURELY_READY if surely else _READY
             with pg.translated(self.settings.url):
                 try:
-                    done = await self.pool.execute(known[True], *values)
-                    if known is _SURELY_READY or self._unlimited(run.job_id, done, now):
+                    done = await self.pool.execute(query, *values)
+                    if surely or self._unlimited(run.job_id, done, now):
                         return Enqueued(id=run_id, created=True)
                 except pg.TRANSIENT:
                     pass

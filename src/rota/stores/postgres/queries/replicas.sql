@@ -75,25 +75,24 @@ from clock
 -- name: bury.replicas
 -- Looked at once more: one that came back holds its lock and beats.
 with judged as materialized (
-    select r.id, r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
+    select r.id, r.session, r.beat_at < clock_timestamp() - $3 * interval '1 second' as stale,
            case when r.locked then pg_try_advisory_xact_lock_shared($1, r.id) else false end as free
     from rota.replicas r where r.id = any($2::integer[]) order by r.id for update
 )
 delete from rota.replicas r using judged
 where r.id = judged.id and (judged.free or judged.stale)
-returning r.id
+returning r.id, r.session
+
+-- name: bury.dead
+select r.session from rota.replicas r
+where r.id = any($2::integer[])
+    and (r.beat_at < clock_timestamp() - $3 * interval '1 second'
+         or case when r.locked then pg_try_advisory_xact_lock_shared($1, r.id) else false end)
 
 -- name: bury.end_sessions
--- One that is frozen may hold row locks, and be in the middle of burying others itself. Not our own sessions: one may bury
--- an earlier incarnation of itself.
-with dead as materialized (
-    select r.session from rota.replicas r
-    where r.id = any($2::integer[])
-        and (r.beat_at < clock_timestamp() - $3 * interval '1 second'
-             or case when r.locked then pg_try_advisory_xact_lock_shared($1, r.id) else false end)
-)
-select pg_terminate_backend(a.pid) from pg_stat_activity a
-where a.application_name = any(array(select session from dead)) and a.application_name <> $4
+-- Not our own: one may bury an earlier incarnation of itself.
+select pg_terminate_backend(pid) from pg_stat_activity
+where application_name = any($1::text[]) and application_name <> $2
 
 -- name: bury.runs
 with clock as materialized (select rota.rota_now() as now),

@@ -83,11 +83,13 @@ select set_config('idle_in_transaction_session_timeout', '3s', true) from held
 
 -- name: win_role.end_silent
 -- Whoever keeps the first in the queue for a role's row waiting, and has said nothing for three seconds. The server would end
--- it by itself, but not where it waits for the second half of a statement that its driver prepares before it runs it.
+-- it by itself, but not where it waits for the second half of a statement that its driver prepares before it runs it. Between
+-- two chunks of a COPY it waits in the same way, and somebody may well be there.
 select pg_terminate_backend(a.pid)
 from pg_locks l
 cross join lateral unnest(pg_blocking_pids(l.pid)) as b (pid)
 join pg_stat_activity a on a.pid = b.pid
 where l.locktype = 'tuple' and l.granted and l.relation = 'rota.roles'::regclass and a.datname = current_database()
     and a.wait_event = 'ClientRead' and a.state_change < clock_timestamp() - interval '3 seconds'
-    and pg_has_role(a.usesysid, 'MEMBER')
+    and not exists (select from pg_stat_progress_copy c where c.pid = a.pid)
+    and pg_has_role(a.usesysid, 'USAGE')
