@@ -541,7 +541,7 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
         """Take up to `limit` ready runs of these jobs, best rank first; they are `running`, one attempt further.
 
-        A second call with the same token returns the runs that the first one took.
+        Under a token that nobody had before; when the reply is lost, see `reclaim`.
         """
 
     @abstractmethod

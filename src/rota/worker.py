@@ -2,7 +2,7 @@
 
 It claims ahead on one connection while it finishes on another, both in batches; places that are free it offers to the
 scheduler of the same replica, whose ticks then start as they are made. Nothing is claimed while this replica does not
-trust itself. A claim whose reply was lost is asked for again under the same token; an outcome is sent until the store
+trust itself. A claim whose reply was lost is asked about by its token; an outcome is sent until the store
 has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, then leave.
 """
 
@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rota.attempt import Attempt, StopReason
@@ -198,18 +198,22 @@ class Worker:
 
     async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
         token = secrets.randbits(63)
-        claims = await self._insist(replica_id, lambda: self._store.claim_runs(replica_id, token, lane.jobs, room))
+        try:
+            claims = await self._store.claim_runs(replica_id, token, lane.jobs, room)
+        except Exception as error:
+            self._emit(ServiceFailed("claimer", error))
+            claims = await self._reclaim(replica_id, token)
         if not claims or not await self._still(replica_id):
             return 0
         self._submit(replica_id, token, claims)
         return len(claims)
 
-    async def _insist(self, replica_id: int, ask: Callable[[], Awaitable[list[Claim]]]) -> list[Claim]:
-        """Whatever goes wrong, this replica goes on asking under the same token, as long as it is the same one."""
+    async def _reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        """Whatever goes wrong, ask what was claimed under this token, as long as this is the same replica."""
         pause = 0.05
         while True:
             try:
-                return await ask()
+                return await self._store.reclaim(replica_id, token)
             except Exception as error:
                 self._emit(ServiceFailed("claimer", error))
                 await asyncio.sleep(pause)
@@ -258,7 +262,7 @@ class Worker:
     async def _fill_late(self, places: Places, claims: Sequence[Claim] | None) -> None:
         number, token = places.replica_id, places.token
         if claims is None:
-            claims = await self._insist(number, lambda: self._store.reclaim(number, token))
+            claims = await self._reclaim(number, token)
         if claims and await self._still(number):
             self._submit(number, token, claims)
 

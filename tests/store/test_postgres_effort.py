@@ -375,11 +375,11 @@ READS_ALL = {"bury.runs": {"scheduler_locks"}, "declare.outdated": {"scheduler_c
 
 # What finds the rows.
 INDEXES = {
-    "claim_runs.1": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
-    "claim_runs.2": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
-    "claim_runs.4": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
-    "claim_runs.8": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
-    "claim_runs.16": {"ready_pkey", "job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},
+    "claim_runs.1": {"ready_pkey", "job_runs_pkey", "scheduler_locks_pkey"},
+    "claim_runs.2": {"ready_pkey", "job_runs_pkey", "scheduler_locks_pkey"},
+    "claim_runs.4": {"ready_pkey", "job_runs_pkey", "scheduler_locks_pkey"},
+    "claim_runs.8": {"ready_pkey", "job_runs_pkey", "scheduler_locks_pkey"},
+    "claim_runs.16": {"ready_pkey", "job_runs_pkey", "scheduler_locks_pkey"},
     "claim_runs.fronts": {"ready_pkey"},
     "claim_runs.again": {"claims_pkey", "job_runs_pkey"},
     "finish_runs.plain": {"job_runs_pkey", "claims_pkey", "scheduler_locks_pkey"},

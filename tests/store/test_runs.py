@@ -178,20 +178,6 @@ async def test_a_claimed_run_is_running(url: str) -> None:
         assert abs((row.started_at - START).total_seconds()) < 60
 
 
-async def test_a_second_call_with_the_same_token_returns_the_same_runs(url: str) -> None:
-    async with opened(url) as store:
-        for _ in range(5):
-            await enqueue(store)
-        token = new_token()
-        first = await claim(store, 3, token=token)
-        assert len(first) == 3
-        assert await claim(store, 3, token=token) == first
-        await claim(store, 100)
-        # Also when there is nothing to be had any more.
-        assert await claim(store, 3, token=token) == first
-        assert {row.attempt for row in await ledger(store)} == {1}
-
-
 async def test_each_run_is_taken_once_by_any_number_of_replicas(url: str) -> None:
     async with several(url, 4) as stores:
         made = await stores[0].enqueue([new() for _ in range(200)])

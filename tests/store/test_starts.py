@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from rota.contract.places import Places
+from rota.errors import RotaError
 from rota.store import Claim, Fired, JobRow, Store
 from tests.harness import execute
 from tests.store.steps import (
@@ -188,6 +189,15 @@ async def test_a_token_that_was_asked_for_in_vain_starts_nothing_any_more(url: s
         assert (await schedule(store, made.id)).next_run_at == tick(1)
         assert await execute(url, "select count(*) from job_runs") == [(0,)]
         assert len((await start(store, places(5))).claims) == 1
+
+
+async def test_nor_does_a_claim_under_it_take_anything(url: str) -> None:
+    async with opened(url) as store:
+        run_id, token = await enqueue(store), new_token()
+        assert await store.reclaim(1, token) == []
+        with pytest.raises(RotaError):
+            await claim(store, token=token)
+        assert [each.id for each in await claim(store)] == [run_id]
 
 
 async def test_a_claim_is_asked_for_again_by_its_token(url: str) -> None:

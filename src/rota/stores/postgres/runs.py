@@ -58,7 +58,6 @@ _CAREFUL_FOR, _UNLIMITED_FOR = 10.0, 1.0
 
 class PostgresRuns(PostgresBase):
     _block, _fetched = _ID_BLOCK, -inf
-    _unanswered: frozenset[int] = frozenset()
     _careful_until = 0.0
 
     def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
@@ -210,22 +209,12 @@ class PostgresRuns(PostgresBase):
         return claims
 
     async def _claim(self, replica_id: int, token: int, jobs: Sequence[str], limit: int, start: int) -> list[Claim]:
-        if token in self._unanswered:
-            claims = await self.reclaim(replica_id, token)
-            self._unanswered -= {token}
-            return claims
         if len(jobs) > _MOST_MERGED:
             jobs = [row["job_id"] for row in await self.fetch("claim_runs.fronts", list(jobs), _MOST_MERGED)]
         query, names = _claim_query(len(jobs)), [*jobs, *([None] * _MOST_MERGED)]
-        self._unanswered |= {token}
+        arguments = (token, replica_id, limit, start, *names[: _arms(len(jobs))])
         with pg.translated(self.settings.url):
-            try:
-                arguments = (token, replica_id, limit, start, *names[: _arms(len(jobs))])
-                rows = await pg.retried(lambda: self.pool.fetch(query, *arguments))
-            except asyncpg.UniqueViolationError:
-                rows = await self.fetch("claim_runs.again", token)
-        self._unanswered -= {token}
-        return _claims(token, rows)
+            return _claims(token, await pg.retried(lambda: self.pool.fetch(query, *arguments)))
 
     async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
         if await self.fetch("claim_runs.void", token, replica_id):

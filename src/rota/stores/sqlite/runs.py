@@ -41,14 +41,10 @@ class SQLiteRuns(SQLiteBase):
         names = encode(list(jobs))
 
         def transition(db: Session) -> list[Claim]:
-            [(again, now, present)] = db.all("claim_runs.look", (token, names))
-            if again:
-                return _claimed_before(db, token)
+            [(now, present)] = db.all("claim_runs.look", (names,))
             return _claim(db, replica_id, token, _best(db, decode(present), limit), now)
 
-        return await self.write(
-            transition, unless=lambda db: None if db.value("claim_runs.any", (token, names)) else []
-        )
+        return await self.write(transition, unless=lambda db: None if db.value("claim_runs.any", (names,)) else [])
 
     async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
         def transition(db: Session) -> list[Claim]:

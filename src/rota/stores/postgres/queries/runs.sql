@@ -132,10 +132,7 @@ claimed as (
         rota.microseconds(coalesce(r.due_at, r.created_at)) as due, r.config_id, r.correlation_id
 ),
 batch as (
-    -- A token that was used before must be noticed, also when there is nothing to be had any more.
-    insert into rota.claims (token, replica_id, ids)
-    select $1, $2, coalesce(array_agg(id), '{}') from claimed
-    having count(*) > 0 or exists (select from rota.claims where token = $1)
+    insert into rota.claims (token, replica_id, ids) select $1, $2, array_agg(id) from claimed having count(*) > 0
 ),
 held as (
     update rota.scheduler_locks l

@@ -33,13 +33,12 @@ insert into delayed (run_at, id) select run_at, id from job_runs where id betwee
 insert into delayed (run_at, id) values (?1, ?2) on conflict do nothing
 
 -- name: claim_runs.any
-select exists (select 1 from claims where token = ?1)
-    or exists (select 1 from ready where job_id in (select value from json_each(?2)))
+select exists (select 1 from ready where job_id in (select value from json_each(?1)))
 
 -- name: claim_runs.look
--- Whether the token was used before, the clock, and the names that have something ready.
-select exists (select 1 from claims where token = ?1), (select now from moment),
-       (select json_group_array(value) from json_each(?2) where exists (select 1 from ready where job_id = value))
+-- The clock, and the names that have something ready.
+select (select now from moment),
+       (select json_group_array(value) from json_each(?1) where exists (select 1 from ready where job_id = value))
 
 -- name: claim_runs.best
 -- All of it as one value: each row fetched gives up the interpreter's lock, and may wait 5 ms to have it back.
