@@ -1,7 +1,8 @@
 """Where to begin in an index whose front is dead: what was taken leaves entries behind until vacuum comes.
 
 While as much is there as was asked for, the next look begins behind the last one taken. It begins at the very beginning
-ten times a second, since something better may have come and others may have let go, and whenever there was less.
+ten times a second, since something better may have come and others may have let go, and whenever there was less. Where
+that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a tenth of the time at most.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from rota.clock import steady
 
 T = TypeVar("T")
 
-_LOOK_AGAIN = 0.1
+_LOOK_AGAIN, _LONGEST = 0.1, 5.0
+_SHARE = 0.1
 
 
 class Front(Generic[T]):
     def __init__(self, beginning: T) -> None:
         self.beginning = self._reached = beginning
-        self._until = 0.0
+        self._began = self._until = 0.0
 
     def start(self) -> T:
         """Where the next look begins."""
-        return self._reached if steady() < self._until else self.beginning
+        self._began = steady()
+        return self._reached if self._began < self._until else self.beginning
 
     def note(self, start: T, last: T | None) -> None:
         """A look from `start` ended here; None: there was less than asked for."""
@@ -31,4 +34,5 @@ class Front(Generic[T]):
             return
         self._reached = last
         if start == self.beginning:
-            self._until = steady() + _LOOK_AGAIN
+            now = steady()
+            self._until = now + min(max(_LOOK_AGAIN, (now - self._began) / _SHARE), _LONGEST)

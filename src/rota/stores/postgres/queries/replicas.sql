@@ -53,7 +53,8 @@ looked as materialized (
 )
 select exists (select from beaten) as alive, (select age from before) as age,
        array(select run_id from rota.cancellations where replica_id = $1) as cancelled,
-       exists (select from rota.ready) as ready,
+       -- From the far end: at the near one may be all that was claimed since somebody took a snapshot.
+       (select r.id from rota.ready r order by r.job_id desc, r.rank desc, r.id desc limit 1) is not null as ready,
        extract(epoch from least(
            (select min(coalesce(front.at, now)) from rota.priorities p cross join lateral (
                 select c.next_run_at as at from rota.scheduler_configs c
