@@ -555,6 +555,25 @@ async def test_schedules_that_have_just_been_advanced_are_in_nobodys_way(url: st
         await each.close()
 
 
+async def test_runs_that_have_been_claimed_are_in_no_beats_way(url: str) -> None:
+    """Nor may anybody clean the index of those, while somebody holds a snapshot."""
+    async with opened(url):
+        pass
+    await execute(
+        url,
+        "insert into rota.ready (rank, id, job_id, slot) select x, x, 'work', false from generate_series(1, 10000) x",
+    )
+    owner, session = [await asyncpg.connect(url, server_settings=pg.POOLED) for _ in range(2)]
+    holder = await asyncpg.connect(url)
+    await holder.execute("begin isolation level repeatable read; select from rota.ready limit 1")
+    await owner.execute("delete from rota.ready where id < 10000")
+    await session.execute(f"prepare beat as {pg.QUERIES['beat']}")
+    beat = f"execute beat (1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5, true)"
+    assert await _pages(owner, session, beat) < 50
+    for each in (holder, owner, session):
+        await each.close()
+
+
 @pytest.mark.parametrize("when", [EMPTY, FILLED, ANALYZED])
 @pytest.mark.parametrize("name", INDEXES)
 def test_the_hot_statements_walk_their_index(found: Found, name: str, when: str) -> None:

@@ -12,9 +12,12 @@ import asyncpg
 import pytest
 
 from rota.contract.singletons import role_of
+from rota.errors import StoreUnavailable
 from rota.settings import Settings
+from rota.store import Lifeline, Store
 from rota.stores import open_store
 from rota.stores.postgres import connection as pg
+from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute
 from tests.store.leading import dies, seat, silent, standing, win, won
@@ -71,12 +74,19 @@ async def halfway(connection: Any) -> None:
     await connection.prepare("select 'halfway'")
 
 
-async def test_a_fenced_write_that_is_silent_halfway_through_a_statement_does_not_keep_the_role(url: str) -> None:
+@asynccontextmanager
+async def dead_in_a_write(url: str) -> AsyncIterator[tuple[Store, Lifeline, Lifeline]]:
+    """A leader that died halfway through a statement of a fenced transaction, and one that would lead."""
     async with standing(url) as (store, [first, second]), falls_silent(url) as body:
         fence = await won(store, first)
         await store.check_fence(fence, body)
         await halfway(body)
         await dies(store, first)
+        yield store, first, second
+
+
+async def test_a_fenced_write_that_is_silent_halfway_through_a_statement_does_not_keep_the_role(url: str) -> None:
+    async with dead_in_a_write(url) as (store, _, second):
         assert (await won(store, second, seen=1, nonce=8)).term == 2
 
 
@@ -104,13 +114,47 @@ async def test_one_that_copies_something_under_its_term_is_not_silent(url: str) 
 
 
 async def test_nor_does_it_keep_its_replica_from_being_buried(url: str) -> None:
-    async with standing(url) as (store, [first, _]), falls_silent(url) as body:
-        fence = await won(store, first)
-        await store.check_fence(fence, body)
-        await halfway(body)
-        await dies(store, first)
+    async with dead_in_a_write(url) as (store, first, _):
         assert (await store.bury([first.replica_id])).replicas == (first.replica_id,)
         assert (await seat(store)).replica_id is None
+
+
+async def test_nobody_loses_a_role_because_the_silent_could_not_be_ended(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a help: without the right to it, one waits for what would have been waited for anyway."""
+    real, asked = PostgresStore.fetch, asyncio.Event()
+
+    async def fetch(self: PostgresStore, name: str, *arguments: Any, **more: Any) -> Any:
+        if name == "win_role.end_silent":
+            asked.set()
+            raise StoreUnavailable("permission denied to terminate process")
+        return await real(self, name, *arguments, **more)
+
+    monkeypatch.setattr(PostgresStore, "fetch", fetch)
+    async with standing(url) as (store, [first, second]), somebody(url) as body:
+        fence = await won(store, first)
+        async with body.transaction():
+            await store.check_fence(fence, body)
+            await dies(store, first)
+            winning = asyncio.create_task(won(store, second, seen=1, nonce=8))
+            await asked.wait()
+        assert (await winning).term == 2
+
+
+async def test_sessions_that_the_dead_has_again_end_before_its_runs_are_touched(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It woke up after its sessions were ended, and froze before its row was gone."""
+    alive = "select '' as session where ($1::integer, $2::integer[], $3::float8) is null"
+    monkeypatch.setitem(pg.QUERIES, "bury.dead", alive)
+    async with standing(url) as (store, [_, frozen]):
+        [(tag,)] = await execute(url, f"select session from replicas where id = {frozen.replica_id}")
+        async with falls_silent(url, application_name=str(tag)) as handler:
+            await silent(url, frozen, 60)
+            assert (await store.bury([frozen.replica_id])).replicas == (frozen.replica_id,)
+            there = f"select 1 from pg_stat_activity where pid = {handler.get_server_pid()}"
+            await until(lambda: execute(url, f"select 1 where not exists ({there})"))
 
 
 async def test_one_that_freezes_while_it_buries_is_buried_with_whom_it_buried(url: str) -> None:

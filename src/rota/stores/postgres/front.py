@@ -2,7 +2,8 @@
 
 While as much is there as was asked for, the next look begins behind the last one taken. It begins at the very beginning
 ten times a second, since something better may have come and others may have let go, and whenever there was less. Where
-that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a tenth of the time at most.
+that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a tenth of the time at most. One
+that took long after one that did not is no reason: that was the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SHARE = 0.1
 class Front(Generic[T]):
     def __init__(self, beginning: T) -> None:
         self.beginning = self._reached = beginning
-        self._began = self._until = 0.0
+        self._began = self._took = self._until = 0.0
 
     def start(self) -> T:
         """Where the next look begins."""
@@ -35,4 +36,5 @@ class Front(Generic[T]):
         self._reached = last
         if start == self.beginning:
             now = steady()
-            self._until = now + min(max(_LOOK_AGAIN, (now - self._began) / _SHARE), _LONGEST)
+            before, self._took = self._took, now - self._began
+            self._until = now + min(max(_LOOK_AGAIN, min(before, self._took) / _SHARE), _LONGEST)

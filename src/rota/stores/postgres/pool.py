@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import asyncpg
 
 from rota.clock import steady
 
-T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-
-_fetch, _execute = asyncpg.Connection.fetch, asyncpg.Connection.execute
 
 _IDLE_SECONDS = 60.0
 _SILENT_SECONDS = 30.0
@@ -41,26 +38,15 @@ class Pool:
         self._tending: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def fetch(self, query: str, *arguments: Any) -> Coroutine[Any, Any, list[asyncpg.Record]]:
+    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement, by itself a transaction; its rows."""
-        return self._once(_fetch, query, arguments)
+        async with self.use() as connection:
+            return await connection.fetch(query, *arguments)
 
-    def execute(self, query: str, *arguments: Any) -> Coroutine[Any, Any, str]:
+    async def execute(self, query: str, *arguments: Any) -> str:
         """One statement, by itself a transaction; what the server says that it did."""
-        return self._once(_execute, query, arguments)
-
-    async def _once(self, ask: Callable[..., Awaitable[T]], query: str, arguments: tuple[Any, ...]) -> T:
-        if self._locally:
-            async with self._use_locally() as connection:
-                return await ask(connection, query, *arguments)
-        connection = self.at_hand() or await self.take()
-        try:
-            answer = await ask(connection, query, *arguments)
-        except BaseException as error:
-            self.give_back(connection, _is_sound(error))
-            raise
-        self.give_back(connection, True)
-        return answer
+        async with self.use() as connection:
+            return await connection.execute(query, *arguments)
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
@@ -183,12 +169,8 @@ class _Lent:
         return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._pool.give_back(self._connection, error is None or _is_sound(error))
-
-
-def _is_sound(error: BaseException) -> bool:
-    """The statement came to an end, even if a bad one."""
-    return isinstance(error, Exception) and not isinstance(error, TimeoutError)
+        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
+        self._pool.give_back(self._connection, sound)
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ class PostgresRuns(PostgresBase):
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
         if len(self._ids) < len(runs):
             await self._fetch_ids(len(runs))
-        return await self._enqueue_surely(self._take_ids(len(runs)), runs)
+        return await self._enqueue_as(self._take_ids(len(runs)), runs)
 
     async def enqueue_one(self, run: NewRun) -> Enqueued:
         """Most are ready at once, and their key, if they have one, is new: those go by the shortest way there is."""
@@ -99,15 +99,13 @@ class PostgresRuns(PostgresBase):
                     pass
                 except _MAYBE_DONE:
                     tried = True
-        [made] = await self._enqueue_surely([run_id], [run], tried=tried)
+        [made] = await self._enqueue_as([run_id], [run], tried=tried)
         return made
 
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         return enqueue_within_sync(connection, runs)
 
-    async def _enqueue_surely(
-        self, ids: Sequence[int], runs: Sequence[NewRun], *, tried: bool = False
-    ) -> list[Enqueued]:
+    async def _enqueue_as(self, ids: Sequence[int], runs: Sequence[NewRun], *, tried: bool = False) -> list[Enqueued]:
         """`tried`: it may be done already."""
         with pg.translated(self.settings.url):
             if not tried:
