@@ -95,6 +95,20 @@ MUTANTS = [
         "tests/store/test_postgres_roles.py",
     ),
     Mutant(
+        "the dead are next in line until they are buried",
+        f"{PG}/queries/roles.sql",
+        "    from living where roles <> '[]' and alive\n",
+        "    from living where roles <> '[]'\n",
+        "tests/store/test_roles.py -k 'postgres and not postgres15'",
+    ),
+    Mutant(
+        "the dead are next in line until they are buried, SQLite",
+        f"{LITE}/roles.py",
+        "            if self._alive(n, beat_at, locked, real)\n",
+        "",
+        "tests/store/test_roles.py -k sqlite",
+    ),
+    Mutant(
         "the sessions of the dead are left alone",
         f"{PG}/replicas.py",
         '        await self._end_sessions(await self.fetch("bury.dead", *judged))\n',

@@ -35,6 +35,20 @@ async def test_candidates_are_the_living_and_what_they_would_take(url: str) -> N
         assert [c.replica_id for c in (await store.look_roles())[1]] == [second.replica_id]
 
 
+async def test_the_dead_stand_in_nobodys_way_before_they_are_buried(url: str) -> None:
+    async with standing(url, 3) as (store, [first, second, third]):
+        await second.close()
+
+        async def candidates() -> list[int]:
+            return [c.replica_id for c in (await store.look_roles())[1]]
+
+        async def without_it() -> bool:
+            return second.replica_id not in await candidates()
+
+        await eventually(without_it)
+        assert await candidates() == [first.replica_id, third.replica_id]
+
+
 async def test_without_roles_there_is_nothing_to_see(url: str) -> None:
     async with opened(url) as store:
         assert await store.look_roles() == ([], [])

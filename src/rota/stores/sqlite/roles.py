@@ -92,7 +92,8 @@ class SQLiteRoles(SQLiteBase):
             Candidate(
                 replica_id=n, name=name, roles=tuple(msgspec.json.decode(roles)), age=_since(started, real) or 0.0
             )
-            for n, name, roles, started in db.all("look_roles.candidates", (shifted(real, -self.settings.dead_after),))
+            for n, name, roles, started, beat_at, locked in db.all("look_roles.candidates")
+            if self._alive(n, beat_at, locked, real)
         ]
         return seats, candidates
 

@@ -6,23 +6,25 @@ insert into rota.roles (role) select unnest($1::text[]) on conflict do nothing
 
 -- name: look_roles
 -- Life is measured in real time: moving rota_now() must not end a term.
-with holders as materialized (
-    select p.id, p.beat_at, case when p.locked then pg_try_advisory_xact_lock_shared($1, p.id) else false end as free
-    from rota.replicas p where p.id = any(array(select replica_id from rota.roles where replica_id is not null))
+with living as materialized (
+    select id, name, roles, started_at, beat_at,
+           not case when locked then pg_try_advisory_xact_lock_shared($1, id) else false end
+               and beat_at > clock_timestamp() - $2 * interval '1 second' as alive
+    from rota.replicas
+    where roles <> '[]' or id = any(array(select replica_id from rota.roles where replica_id is not null))
 ),
 candidates as (
     select coalesce(json_agg(json_build_array(
                id, name, roles, extract(epoch from clock_timestamp() - started_at)) order by id), '[]')::text as known
-    from rota.replicas
-    where roles <> '[]' and beat_at > clock_timestamp() - $2 * interval '1 second'
+    from living where roles <> '[]' and alive
 )
 select r.role, r.term, r.nonce, r.replica_id, r.holder, r.elector, r.won_at, r.released,
-       coalesce(not h.free and h.beat_at > clock_timestamp() - $2 * interval '1 second', false) as alive,
+       coalesce(h.alive, false) as alive,
        extract(epoch from clock_timestamp() - coalesce(h.beat_at, r.ended_at, r.won_at))::float8 as ended,
        coalesce(r.step_down = r.term, false) as step_down,
        case when r.meant_until > clock_timestamp() then r.meant_for end as meant_for,
        c.known
-from candidates c cross join rota.roles r left join holders h on h.id = r.replica_id
+from candidates c cross join rota.roles r left join living h on h.id = r.replica_id
 order by r.role
 
 -- name: win_role

@@ -12,7 +12,7 @@ from roles r left join replicas p on p.id = r.replica_id
 order by r.role
 
 -- name: look_roles.candidates
-select id, name, roles, started_at from replicas where roles <> '[]' and beat_at > ?1 order by id
+select id, name, roles, started_at, beat_at, locked from replicas where roles <> '[]' order by id
 
 -- name: win_role.seat
 select r.term, r.nonce, r.replica_id, p.beat_at, p.locked, me.name
