@@ -105,7 +105,7 @@ class Heart(Service):
         if pulse.suspects:
             return SECOND_LOOK
         holds = replica.crew.holding or replica.leads or replica.trust.needed
-        busy = holds or (pulse.caretaker and not pulse.alone)
+        busy = holds or (pulse.caretaker and pulse.replicas > 1)
         return settings.beat * (1.0 if busy else 2.0)
 
     async def stop(self) -> None:
@@ -399,7 +399,8 @@ class Replica:
         if pulse.ready:
             self.crew.wake()
         if pulse.due_in is not None and pulse.due_in <= self.settings.beat:
-            self.scheduler.wake()
+            self.scheduler.look_within(pulse.due_in)
+        self.scheduler.race.replicas = pulse.replicas
         self.caretaker.observe(pulse)
         self._watch_loop()
 

@@ -2,11 +2,12 @@
 
 Every replica runs one, or (`scheduler="leader"`) one at a time does; the store's locks and keys make the work of any
 number of them the work of one. It sleeps until the next thing is due; an edit by an operator or a freed slot wakes it
-earlier.
+earlier. For a tick it may be awake a moment ahead, with places of the worker at hand.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from rota.errors import StaleWrite
 from rota.events import Event, ScheduleContended, ScheduleInvalid, TicksFired, WriteContended
 from rota.offer import NOBODY, Hands
+from rota.race import BEHIND, Race
 from rota.service import Service
 from rota.store import Agenda, Decide, Fired, Store
 
@@ -53,9 +55,17 @@ class Scheduler(Service):
         self._made_ready = made_ready
         self._contended: dict[int, _Contention] = {}
         self._blocked = 0.0
-        self._agenda = Agenda(due=False, delayed=False, next_in=None, waiting=False)
+        self._agenda = Agenda(due=False, delayed=False, due_in=None, delayed_in=None, waiting=False)
         self._asked_at = 0.0
         self._more = False
+        self.race = Race()
+        self._tick_at: float | None = None
+        """When the tick is due that is run for."""
+
+    def look_within(self, seconds: float) -> None:
+        """Something is due by then. Mostly it is known, and slept for already."""
+        if self.rests_until > time.monotonic() + max(seconds, 0.0) + 2 * BEHIND:
+            self.wake()
 
     async def step(self) -> float | None:
         if not self._may():
@@ -64,12 +74,16 @@ class Scheduler(Service):
         if not self._more or time.monotonic() - self._asked_at > _ASK_EVERY:
             self._asked_at, self._agenda = time.monotonic(), await self._store.agenda(self._jobs)
         agenda, moved, wait = self._agenda, 0, self._agenda.waiting
+        ahead = self._ahead(agenda)
         self._more = False
-        if agenda.due:
-            fired = await self._fire()
+        if agenda.due or ahead is not None:
+            fired = await self._fire(ahead or 0.0)
             self._made_ready(fired.ready)
-            moved, wait = fired.schedules, wait or fired.runs > fired.ready
+            moved, wait = fired.schedules, wait or fired.runs > fired.ready + len(fired.claims)
             self._more = fired.schedules == self._batch
+        if self._tick_at is not None and (agenda.due or ahead is not None or time.monotonic() >= self._tick_at):
+            self.race.ran(won=moved > 0)
+            self._tick_at = None
         if agenda.delayed:
             promoted = await self._store.promote_due(_BATCH)
             self._made_ready(promoted)
@@ -81,18 +95,41 @@ class Scheduler(Service):
         if moved:
             self._blocked = 0.0
             return 0
-        sleep = _LONGEST_SLEEP if agenda.next_in is None else min(max(agenda.next_in, 0.0), _LONGEST_SLEEP)
+        if ahead is not None:
+            return BEHIND  # somebody else was faster, and is at it
+        sleep = self._until_next(agenda)
         if agenda.due or agenda.delayed:
             # Something is due that somebody else has locked: look again soon, and let nothing else be late for it.
             self._blocked = min(max(self._blocked * 2, _BLOCKED[0]), _BLOCKED[1])
             sleep = min(sleep, self._blocked)
         return min(sleep, _WAITING) if wait else sleep
 
-    async def _fire(self) -> Fired:
+    def _ahead(self, agenda: Agenda) -> float | None:
+        """Seconds until a tick that is close, where there is nothing else to be done meanwhile."""
+        if agenda.due_in is None or agenda.due or agenda.delayed or agenda.waiting:
+            return None
+        if not self.race.is_close(agenda.due_in):
+            return None
+        # The store said so between the question and its answer. Whoever comes too soon finds nothing.
+        return max(agenda.due_in - (time.monotonic() - self._asked_at) / 2, 0.0)
+
+    def _until_next(self, agenda: Agenda) -> float:
+        """Seconds until the next look."""
+        sleep = _LONGEST_SLEEP
+        if agenda.due_in is not None:
+            self._tick_at = time.monotonic() + agenda.due_in
+            sleep = min(sleep, self.race.look_in(agenda.due_in))
+        if agenda.delayed_in is not None:
+            sleep = min(sleep, max(agenda.delayed_in, 0.0))
+        return sleep
+
+    async def _fire(self, ahead: float) -> Fired:
+        """What is due, or will be in so many seconds: meanwhile the worker says what it has room for."""
         now = time.monotonic()
         leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
         offer = self._hands.offer(self._batch)
         try:
+            await asyncio.sleep(ahead)
             fired = await self._store.fire_due(
                 self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave,
                 start=offer.places,

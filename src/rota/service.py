@@ -7,7 +7,9 @@ may come from any thread, and is never needed.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -59,6 +61,8 @@ class Service(ABC):
         self.emit = emit
         self._wake = Wake()
         self._failures = 0
+        self.rests_until = 0.0
+        """When the next step comes, unless it is woken; by the clock of timers, which stops while the machine does."""
 
     @abstractmethod
     async def step(self) -> float | None:
@@ -82,6 +86,8 @@ class Service(ABC):
                 await asyncio.sleep(longest * random.uniform(0.5, 1.0))
                 continue
             if pause is None or pause > 0:
+                self.rests_until = math.inf if pause is None else time.monotonic() + pause
                 await self._wake.wait(pause)
+                self.rests_until = 0.0
             else:
                 await asyncio.sleep(0)

@@ -194,10 +194,17 @@ class Agenda(Row, frozen=True, kw_only=True):
     """Some schedule is due now (or was left because it is locked)."""
     delayed: bool
     """Some delayed run's time has come."""
-    next_in: float | None
-    """Seconds until the next thing that is not due yet."""
+    due_in: float | None
+    """Seconds until the next schedule that is not due yet."""
+    delayed_in: float | None
+    """Seconds until the time of the next delayed run comes."""
     waiting: bool
     """Some run waits for a slot."""
+
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until the next thing that is not due yet."""
+        return min((seconds for seconds in (self.due_in, self.delayed_in) if seconds is not None), default=None)
 
 
 class NewRun(Row, frozen=True, kw_only=True, gc=False):
@@ -333,8 +340,8 @@ class Pulse(Row, frozen=True, kw_only=True):
     """Only for the caretaker: replicas whose beat is older than `dead_after`."""
     caretaker: bool = False
     """This replica is the one that looks after the dead."""
-    alone: bool = False
-    """There is no other replica to look after."""
+    replicas: int = 1
+    """How many there are, this one among them, and the dead that are not buried yet."""
 
 
 class Buried(Row, frozen=True, kw_only=True):

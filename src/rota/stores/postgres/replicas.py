@@ -193,7 +193,7 @@ class PostgresLifeline(Lifeline):
             caretaker=self._caretaker,
             suspects=tuple(row["suspects"]) if may_judge else (),
             stale=tuple(row["stale"]) if may_judge else (),
-            alone=row["alone"],
+            replicas=row["replicas"],
         )
 
     async def close(self) -> None:

@@ -207,7 +207,7 @@ class PostgresSchedules(PostgresBase):
 
     async def agenda(self, jobs: Sequence[str]) -> Agenda:
         [row] = await self.fetch("agenda", list(jobs))
-        return Agenda(due=row["due"], delayed=row["delayed"], next_in=row["next_in"], waiting=row["waiting"])
+        return Agenda(**dict(row.items()))
 
     async def mark_unknown(self) -> list[tuple[int, str]]:
         return [(row["id"], row["invalid_reason"]) for row in await self.fetch("mark_unknown")]

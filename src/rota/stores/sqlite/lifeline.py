@@ -107,7 +107,7 @@ class SQLiteLifeline(Lifeline):
         may_judge = self._may_judge(seconds_until(real, before) or 0.0)
         caretaker = self._takes_care(db, real, may_judge)
         suspects, stale = self._look(db, real) if caretaker and may_judge else ((), ())
-        [(ready, schedule, delayed, at_once)] = db.all("beat.news")
+        [(ready, schedule, delayed, at_once, replicas)] = db.all("beat.news")
         return Pulse(
             alive=True,
             cancelled=tuple(run_id for (run_id,) in db.all("beat.cancelled", (self.replica_id,))),
@@ -116,6 +116,7 @@ class SQLiteLifeline(Lifeline):
             caretaker=caretaker,
             suspects=suspects,
             stale=stale,
+            replicas=replicas,
         )
 
     def _takes_care(self, db: Session, real: str, may_judge: bool) -> bool:

@@ -145,8 +145,10 @@ class SQLiteSchedules(SQLiteBase):
         def look(db: Session) -> Agenda:
             now = db.now()
             [(due, late, schedule, delayed, waiting)] = db.all("agenda", {"now": now, "jobs": encode(list(jobs))})
-            next_in = seconds_until(min((at for at in (schedule, delayed) if at is not None), default=None), now)
-            return Agenda(due=bool(due), delayed=bool(late), next_in=next_in, waiting=bool(waiting))
+            return Agenda(
+                due=bool(due), delayed=bool(late), due_in=seconds_until(schedule, now),
+                delayed_in=seconds_until(delayed, now), waiting=bool(waiting),
+            )  # fmt: skip
 
         return await self.read(look)
 

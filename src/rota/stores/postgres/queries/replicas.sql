@@ -70,7 +70,7 @@ select exists (select from beaten) as alive, (select age from before) as age,
             else pg_try_advisory_lock($4, 0) end as caretaker,
        array(select id from looked where free and not excused) as suspects,
        array(select id from looked where stale and not excused) as stale,
-       not exists (select from rota.replicas where id <> $1) as alone
+       (select count(*) from rota.replicas) as replicas
 from clock
 
 -- name: bury.replicas

@@ -396,14 +396,16 @@ select
                     and coalesce(c.next_run_at, '-infinity') <= (select now from clock) and c.job_id = any($1::text[])
                 limit 1) as due) as due,
     exists (select from rota.delayed where run_at <= (select now from clock)) as delayed,
-    extract(epoch from least(
-        (select min(later.at) from rota.priorities p cross join lateral (
-             select c.next_run_at as at from rota.scheduler_configs c
-             where c.enabled and c.invalid_reason is null and c.priority = p.priority
-                 and coalesce(c.next_run_at, '-infinity') > (select now from clock) and c.job_id = any($1::text[])
-             order by coalesce(c.next_run_at, '-infinity') limit 1) as later),
-        (select run_at from rota.delayed where run_at > (select now from clock) order by run_at limit 1)
-    ) - (select now from clock))::float8 as next_in,
+    extract(epoch from (
+        select min(later.at) from rota.priorities p cross join lateral (
+            select c.next_run_at as at from rota.scheduler_configs c
+            where c.enabled and c.invalid_reason is null and c.priority = p.priority
+                and coalesce(c.next_run_at, '-infinity') > (select now from clock) and c.job_id = any($1::text[])
+            order by coalesce(c.next_run_at, '-infinity') limit 1) as later
+    ) - (select now from clock))::float8 as due_in,
+    extract(epoch from (
+        select run_at from rota.delayed where run_at > (select now from clock) order by run_at limit 1
+    ) - (select now from clock))::float8 as delayed_in,
     exists (select from rota.waiting) as waiting
 
 -- name: mark_unknown

@@ -32,7 +32,8 @@ select exists (select 1 from ready),
        (select min(run_at) from delayed),
        exists (select 1 from waiting) or exists (
            select 1 from scheduler_configs indexed by scheduler_configs_due
-           where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') = '')
+           where enabled = 1 and invalid_reason is null and coalesce(next_run_at, '') = ''),
+       (select count(*) from replicas)
 
 -- name: beat.caretaker
 select c.replica_id, r.beat_at, r.locked from caretaker c left join replicas r on r.id = c.replica_id
