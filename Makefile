@@ -40,7 +40,7 @@ bench-long: $(VENV)/ready-dev  ## the same with two million runs in a queue
 	$(BIN)/python -m bench --long
 
 bench-failover: $(VENV)/ready-dev  ## how soon the next leader begins, after 100 kills, 20 freezes, 20 silent cuts
-	$(BIN)/python -m bench --only failover
+	$(BIN)/python -m bench --long --only failover
 
 mutants: $(VENV)/ready-dev  ## break rota on purpose, see that a test notices
 	$(BIN)/python tools/mutants.py

@@ -21,7 +21,7 @@ SETTINGS = DEFAULTS | {"ROTA_TEST_PAUSE": "0.02"}
 
 
 async def measure(bench: Bench) -> None:
-    kills, others = bench.many(100, 3), bench.many(20, 1)
+    kills, others = (100, 20) if bench.long else (bench.many(30, 3), bench.many(4, 1))
     for store in ("postgres", "sqlite"):
         taken = await _repeated(bench, store, kills, _kill)
         bench.add("failover, kill -9, p50", percentile(taken, 0.5) * 1000, "ms", store=store, kills=len(taken))

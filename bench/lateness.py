@@ -29,7 +29,7 @@ insert into {0}raw_schedules values (1, 0);
 
 async def measure(bench: Bench) -> None:
     for store in ("postgres", "sqlite"):
-        late, raw = await _every_second(bench, store, bench.many(30, 3))
+        late, raw = await _every_second(bench, store, bench.many(100, 3))
         bench.keep(f"tick lateness ms, {store}", late)
         bench.add(
             "tick lateness p50", percentile(late, 0.5), "ms", store=store, raw=percentile(raw, 0.5), ticks=len(late)

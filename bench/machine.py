@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import sys
@@ -175,8 +176,9 @@ def shown(value: float) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that such a share of them does not exceed."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    return ordered[max(math.ceil(len(ordered) * share) - 1, 0)]
 
 
 class Stopwatch:

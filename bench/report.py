@@ -48,7 +48,7 @@ def table(found: dict[str, Any]) -> str:
             (
                 figure["what"], figure["store"], f"{shown(figure['value'])} {figure['unit']}",
                 shown(figure["raw"]) if figure["raw"] else "", _ratio(figure["ratio"]), str(target or ""),
-                _verdict(reached, found["quick"]) if target else "",
+                _verdict(reached, target.within_reach(figure), found["quick"]) if target else "",
             )
         )  # fmt: skip
     note = "\nSmall counts: see that it runs, believe no figure." if found["quick"] else ""
@@ -108,8 +108,10 @@ def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}"
 
 
-def _verdict(reached: bool | None, quick: bool) -> str:
-    return "?" if reached is None else ("yes" if reached else "no") + (" (quick)" if quick else "")
+def _verdict(reached: bool | None, within_reach: bool, quick: bool) -> str:
+    if reached is None:
+        return "?"
+    return ("yes" if reached else "no" if within_reach else "no, nor has raw") + (" (quick)" if quick else "")
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

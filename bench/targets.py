@@ -37,6 +37,10 @@ class Target:
             wishes.append(f"{self.system[1]:g} x {self.system[0]}")
         return ", ".join(wishes)
 
+    def within_reach(self, figure: Figure) -> bool:
+        """Not where the least that has to be done takes longer: that is the machine."""
+        return self.most is None or figure["raw"] is None or bool(figure["raw"] <= self.most)
+
     def reached(self, figure: Figure, figures: list[Figure]) -> bool | None:
         """None when what it is to be compared with was not measured."""
         value, answers = figure["value"], []
