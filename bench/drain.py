@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import asyncpg
 from tests.harness import execute
 
 from bench.enqueue import raw_sqlite
@@ -74,9 +77,26 @@ async def _drain(bench: Bench, store: str, name: str, count: int, processes: int
     url = bench.database(store)
     async with client(url) as app:
         await fill(url, app.jobs[name], count)
-        async with workers(url, processes):
+        async with AsyncExitStack() as stack:
+            async with _closed(url):
+                await stack.enter_async_context(workers(url, processes))
             await all_done(url)
     return count / await _span(url)
+
+
+@asynccontextmanager
+async def _closed(url: str) -> AsyncIterator[None]:
+    """Nobody claims anything before all are there: two processes do not start in the same instant."""
+    if url.startswith("sqlite"):
+        yield
+        return
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("lock table rota.ready in exclusive mode")
+            yield
+    finally:
+        await connection.close()
 
 
 async def fill(url: str, job: Any, count: int) -> None:
