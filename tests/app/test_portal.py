@@ -407,7 +407,8 @@ import time
 with app:
     app.wait(shout.enqueue("a"))
     print("open", flush=True)
-    time.sleep(600)
+    while True:
+        time.sleep(0.1)  # a signal in the instant in which Python lets go of its lock is seen after the sleep
 """
     prelude = "from rota import *\napp = Rota()\n@app.job\ndef shout(text: str) -> str:\n    return text\n"
     with subprocess.Popen(
