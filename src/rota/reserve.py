@@ -22,7 +22,7 @@ class Reserve:
         return bool(self._open)
 
     def make(self, offer: Offer, replica_id: int) -> None:
-        rooms = [(lane, min(lane.room_beside(lane.asked), offer.most)) for lane in self._lanes]
+        rooms = [(lane, min(_spared(lane.room_beside(lane.asked)), offer.most)) for lane in self._lanes]
         lanes = tuple((frozenset(lane.jobs), room) for lane, room in rooms if room)
         places = Places(replica_id=replica_id, token=offer.token, lanes=lanes)
         if lanes and offer.make(places):
@@ -41,3 +41,8 @@ class Reserve:
         for lane, room in self._kept.pop(offer, ()):
             lane.kept -= room
         self._freed()
+
+
+def _spared(room: int) -> int:
+    """One place is left for a run that comes up while the scheduler waits for a tick."""
+    return room - 1 if room > 1 else room

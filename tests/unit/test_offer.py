@@ -29,14 +29,21 @@ async def test_places_are_kept_until_the_offer_is_closed() -> None:
     reserve, offer = Reserve([first, second, none], lambda: None), Offer(5)
     reserve.make(offer, 7)
     assert offer.places() == Places(
-        replica_id=7, token=offer.token, lanes=((frozenset({"a"}), 5), (frozenset({"b"}), 3))
+        replica_id=7, token=offer.token, lanes=((frozenset({"a"}), 5), (frozenset({"b"}), 2))
     )
-    assert kept(first, second, none) == [5, 3, 0]
+    assert kept(first, second, none) == [5, 2, 0]
     assert reserve
     assert reserve.close(offer) == offer.places()
     assert kept(first, second, none) == [0, 0, 0]
     assert not reserve
     assert reserve.close(offer) is None
+
+
+@pytest.mark.parametrize(("places", "offered"), [(1, 1), (2, 1), (10, 9)])
+async def test_one_place_is_left_for_a_run_that_comes_up_meanwhile_if_there_are_two(places: int, offered: int) -> None:
+    only = lane("a", places=places)
+    Reserve([only], lambda: None).make(Offer(500), 7)
+    assert only.kept == offered
 
 
 async def test_an_answer_that_comes_too_late_keeps_nothing() -> None:
@@ -72,8 +79,8 @@ async def test_what_is_being_claimed_and_what_is_kept_share_the_places() -> None
     only.asked = 8
     reserve, offer = Reserve([only], lambda: None), Offer(5)
     reserve.make(offer, 7)
-    assert only.kept == 2
-    assert only.room_beside(only.kept) == 8
+    assert only.kept == 1
+    assert only.room_beside(only.kept) == 9
 
 
 async def test_a_full_worker_offers_nothing() -> None:
@@ -90,7 +97,7 @@ async def test_what_is_gone_in_a_moment_may_come_from_both_sides() -> None:
     only.asked = 30
     reserve, offer = Reserve([only], lambda: None), Offer(500)
     reserve.make(offer, 7)
-    assert only.kept == 20
+    assert only.kept == 19
 
 
 def test_places_go_to_the_first_that_come() -> None:
