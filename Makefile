@@ -36,7 +36,7 @@ bench: $(VENV)/ready-dev  ## how fast, beside raw SQL in the same run
 bench-quick: $(VENV)/ready-dev  ## see that the benchmark runs
 	$(BIN)/python -m bench --quick
 
-bench-long: $(VENV)/ready-dev  ## the same with two million runs in a queue
+bench-long: $(VENV)/ready-dev  ## the same with two million runs in a queue and 100 kills
 	$(BIN)/python -m bench --long
 
 bench-failover: $(VENV)/ready-dev  ## how soon the next leader begins, after 100 kills, 20 freezes, 20 silent cuts

@@ -109,6 +109,13 @@ MUTANTS = [
         "tests/unit/test_scheduler.py",
     ),
     Mutant(
+        "what was started for one that is gone is nobody's",
+        f"{PG}/queries/replicas.sql",
+        " or not exists (select from rota.replicas r where r.id = c.replica_id)\n    returning c.token",
+        "\n    returning c.token",
+        "tests/store/test_starts.py -k 'postgres and not postgres15'",
+    ),
+    Mutant(
         "all go for every tick",
         "src/rota/race.py",
         "        self.first = won or random.random() * self.replicas < 1\n",
@@ -132,8 +139,8 @@ MUTANTS = [
     Mutant(
         "the dead are next in line until they are buried",
         f"{PG}/queries/roles.sql",
-        "    from living where roles <> '[]' and alive\n",
-        "    from living where roles <> '[]'\n",
+        "    from judged where roles <> '[]' and alive\n",
+        "    from judged where roles <> '[]'\n",
         "tests/store/test_roles.py -k 'postgres and not postgres15'",
     ),
     Mutant(

@@ -18,6 +18,7 @@ from tests.store.steps import (
     claim_one,
     decide,
     enqueue,
+    eventually,
     finish,
     get,
     hour,
@@ -164,6 +165,27 @@ async def test_a_tick_that_was_made_by_hand_is_not_started_again(url: str) -> No
         await hour(url, 1)
         fired = await start(store, places(5))
         assert (fired.schedules, fired.runs, fired.claims) == (1, 0, ())
+
+
+async def test_what_was_started_for_one_that_is_gone_comes_back(url: str) -> None:
+    """Its scheduler was frozen with the worker's places at hand, and buried before it made the tick."""
+    async with opened(url) as store:
+        await hour(url, 0)
+        await scheduled(store)
+        await hour(url, 1)
+        gone = await store.join("gone", "host", 1, [JOB])
+        await gone.close()
+        await eventually(lambda: _is_buried(store, gone.replica_id))
+        [begun] = (await start(store, places(5, replica=gone.replica_id))).claims
+        assert (await get(store, begun.id)).state == "running"
+        assert (await store.bury([])).requeued == (begun.id,)
+        row = await get(store, begun.id)
+        assert (row.state, row.losses) == ("queued", 1)
+        assert [again.id for again in await claim(store)] == [begun.id]
+
+
+async def _is_buried(store: Store, replica_id: int) -> bool:
+    return replica_id in (await store.bury([replica_id])).replicas
 
 
 async def test_without_a_place_nothing_is_claimed(url: str) -> None:

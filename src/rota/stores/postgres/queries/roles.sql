@@ -6,7 +6,7 @@ insert into rota.roles (role) select unnest($1::text[]) on conflict do nothing
 
 -- name: look_roles
 -- Life is measured in real time: moving rota_now() must not end a term.
-with living as materialized (
+with judged as materialized (
     select id, name, roles, started_at, beat_at,
            not case when locked then pg_try_advisory_xact_lock_shared($1, id) else false end
                and beat_at > clock_timestamp() - $2 * interval '1 second' as alive
@@ -16,7 +16,7 @@ with living as materialized (
 candidates as (
     select coalesce(json_agg(json_build_array(
                id, name, roles, extract(epoch from clock_timestamp() - started_at)) order by id), '[]')::text as known
-    from living where roles <> '[]' and alive
+    from judged where roles <> '[]' and alive
 )
 select r.role, r.term, r.nonce, r.replica_id, r.holder, r.elector, r.won_at, r.released,
        coalesce(h.alive, false) as alive,
@@ -24,7 +24,7 @@ select r.role, r.term, r.nonce, r.replica_id, r.holder, r.elector, r.won_at, r.r
        coalesce(r.step_down = r.term, false) as step_down,
        case when r.meant_until > clock_timestamp() then r.meant_for end as meant_for,
        c.known
-from candidates c cross join rota.roles r left join living h on h.id = r.replica_id
+from candidates c cross join rota.roles r left join judged h on h.id = r.replica_id
 order by r.role
 
 -- name: win_role
