@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -9,16 +10,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
-from rota import Rota
+from rota import Context, Rota
 from rota.cli.verdict import require_unused
+from rota.cli.watcher import Watcher
 from rota.errors import BadInput
 from tests.cli.terminal import on_a_terminal
-from tests.harness import execute
+from tests.harness import execute, freeze_clock
 
 CLEAN = "Every tick is accounted for: none lost, none twice."
 
@@ -102,6 +105,30 @@ def test_nothing_outlives_a_demo_that_is_killed(folder: Path) -> None:
     while any(alive(pid) for pid in pids) or list(folder.glob("rota-demo-*")):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
+
+
+async def test_who_is_killed_was_in_the_middle_of_what_cannot_have_ended(url: str) -> None:
+    """The end of anything else may be on its way to the database, which goes on where the replica is frozen."""
+    app = Rota(url, replica="ben", shutdown_timeout=0.1)
+    started = list[str]()
+
+    @app.job()
+    async def import_feed(ctx: Context) -> None:
+        started.append(ctx.job)
+        await asyncio.Event().wait()
+
+    heartbeat = app.job(name="heartbeat")(import_feed.fn)
+    async with app:
+        watcher = Watcher(app.store, "any", 5)
+        await freeze_clock(url, datetime.now(UTC))
+        for job in (import_feed, heartbeat):
+            await job.enqueue()
+        while len(started) < 2:
+            await asyncio.sleep(0.01)
+        await watcher.look()
+        assert [row.job_id for row in await watcher.in_hand("ben")] == ["import_feed"]
+        await freeze_clock(url, datetime.now(UTC) + timedelta(seconds=60))
+        assert await watcher.in_hand("ben") == []
 
 
 async def test_a_row_that_somebody_removed_makes_it_fail(tmp_path: Path) -> None:

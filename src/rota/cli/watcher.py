@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rota.cli.scene import Actor, Entry, Fate, Happening, Line, Scene
 from rota.cli.verdict import SCHEDULES
@@ -18,7 +18,8 @@ from rota.leader import DEFAULT_ROLE
 from rota.store import FINISHED, RunFilter, RunRow, Store
 
 COUNTER = "counter"
-LONG = ("import_feed", "report")
+LONG = {"import_feed": timedelta(seconds=1), "report": timedelta(seconds=0.4)}
+"""Jobs that take a while, and for how long a run of them is certainly not over."""
 _FATES: dict[str, Fate] = {
     "queued": "waiting", "running": "running", "succeeded": "done", "skipped": "skipped",
     "failed": "failed", "cancelled": "failed",
@@ -82,9 +83,13 @@ class Watcher:
         return {self._name(row.replica_id) for row in self.runs if row.state == "running" and row.job_id in LONG}
 
     async def in_hand(self, name: str) -> list[RunRow]:
-        """What this replica is in the middle of now."""
+        """What this replica, which is frozen, is in the middle of.
+
+        Not all that the store has as running: a finish may be on its way, and the database goes on where it is frozen.
+        """
         running = await self._store.find_runs(RunFilter(states=("running",), limit=_LOOKED_AT))
-        return [row for row in running if self._name(row.replica_id) == name]
+        now = await self._store.now()
+        return [row for row in running if self._name(row.replica_id) == name and _midway(row, now)]
 
     async def killed(self, name: str, pid: int, in_hand: list[RunRow]) -> None:
         """This replica is dead as of now, and this is what it was in the middle of."""
@@ -197,6 +202,10 @@ class Watcher:
 def _what(row: RunRow) -> str:
     """A run, as people name it: the job, its tick, and how far it is."""
     return f"{row.job_id} {row.due_at:%H:%M:%S}{_progress(row)}"
+
+
+def _midway(row: RunRow, now: datetime) -> bool:
+    return row.started_at is not None and now - row.started_at < LONG.get(row.job_id, timedelta())
 
 
 def _doing(row: RunRow) -> str:
