@@ -1,9 +1,9 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
 A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
-within the next moment goes out together at its end. The moment is longer when many hints in a row take long: where many
-hint, the database has better things to do. One that took long among others that did not is no reason, and whoever hints
-now and then never waits for more than the shortest moment.
+within the next moment goes out together at its end. The moment is longer while much is hinted, as whoever was told of
+the first finds the others too, and when many hints in a row take long: the database has better things to do. One that
+took long among others that did not is no reason, and whoever hints now and then waits for no more than the shortest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rota.errors import RotaError
 from rota.store import Hint, Store
 
 _MOMENT, _LONGEST = 0.005, 0.1
-_SHARE = 0.1  # of the time in which there are hints; beyond it, as much as pays for itself within _CREDIT seconds
+_MUCH = 5  # in one moment; the next is twice as long
+_SHARE = 0.05  # of the time in which there are hints; beyond it, as much as pays for itself within _CREDIT seconds
 _CREDIT = 0.1
 
 
@@ -23,6 +24,7 @@ class Hinter:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._wanted: set[Hint] = set()
+        self._count = 0
         self._task: asyncio.Task[None] | None = None
         self._took = 0.0
         self._paid_by = 0.0
@@ -30,12 +32,14 @@ class Hinter:
 
     def hint(self, kind: Hint) -> None:
         self._wanted.add(kind)
+        self._count += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send(), name="rota-hinter")
 
     async def _send(self) -> None:
         while self._wanted:
             started, wanted, self._wanted = steady(), self._wanted, set()
+            moment, self._count = 2 * _MOMENT if self._count > _MUCH else _MOMENT, 0
             for kind in wanted:
                 try:
                     await self._store.hint(kind)
@@ -43,7 +47,7 @@ class Hinter:
                     return  # nothing depends on a hint
             before, self._took = self._took, steady() - started
             self._paid_by = max(self._paid_by, started) + min(before, self._took) / _SHARE
-            await asyncio.sleep(min(max(_MOMENT, self._paid_by - _CREDIT - steady()), _LONGEST))
+            await asyncio.sleep(min(max(moment, self._paid_by - _CREDIT - steady()), _LONGEST))
 
     async def close(self) -> None:
         if self._task is not None:

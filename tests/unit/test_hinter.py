@@ -39,8 +39,8 @@ async def pause_after(store: Slow) -> float:
     [
         ((0.001, 0.001, 0.001), 0.005, 0.05),
         ((0.001, 1.0, 0.001), 0.005, 0.05),
-        ((0.01, 0.01, 0.001), 0.005, 0.05),
-        ((0.01, 0.01, 0.01, 0.001), 0.08, 1.0),
+        ((0.005, 0.005, 0.001), 0.005, 0.05),
+        ((0.005, 0.005, 0.005, 0.001), 0.08, 1.0),
         ((1.0, 1.0, 0.001), 0.1, 1.0),
     ],
 )
@@ -72,3 +72,23 @@ def test_what_is_hinted_while_a_hint_is_sent_waits_for_the_moment_to_end() -> No
     asyncio.run(stream())
     first, second = store.sent_at
     assert second - first >= 0.0045
+
+
+@pytest.mark.parametrize(("hinted", "moment"), [(5, 0.005), (6, 0.01)])
+def test_the_moment_is_longer_while_much_is_hinted(monkeypatch: pytest.MonkeyPatch, hinted: int, moment: float) -> None:
+    pauses, pause = list[float](), asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await pause(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    hints = Hinter(cast(Store, Slow(0.0)))
+
+    async def burst() -> None:
+        for _ in range(hinted):
+            hints.hint("ready")
+        await hints.close()
+
+    asyncio.run(burst())
+    assert pauses == [moment]
