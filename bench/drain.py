@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
 from tests.harness import execute
 
 from bench.enqueue import raw_sqlite
-from bench.machine import Bench, Stopwatch, client, raw_connection, workers
+from bench.machine import Bench, Stopwatch, client, middle, raw_connection, workers
+
+Once = Callable[[], Awaitable[float]]
 
 CLAIM = """
 update raw_runs set state = 'running', started_at = clock_timestamp()
@@ -32,19 +35,28 @@ returning id, args
 FINISH_SQLITE = "update raw_runs set state = 'succeeded', finished_at = datetime('subsec') where id = ?"
 
 
+DRAINS = (
+    ("postgres", "noop", 1),
+    ("postgres", "noop", 2),
+    ("postgres", "plain", 1),
+    ("sqlite", "noop", 1),
+    ("sqlite", "plain", 1),
+)
+WHAT = {"noop": "async no-op", "plain": "plain functions in threads"}
+
+
 async def measure(bench: Bench) -> None:
     count = bench.many(100_000, 5_000)
-    raw = {n: await _raw(bench, count, n) for n in (1, 2)}
-    for processes in (1, 2):
-        rate = await _drain(bench, "postgres", "noop", count, processes)
+    for store, name, processes in DRAINS:
+        bare = partial(_raw_sqlite, bench, count) if store == "sqlite" else partial(_raw, bench, count, processes)
+        rate, raw = await _by_turns(bench, partial(_drain, bench, store, name, count, processes), bare)
         plural = "process" if processes == 1 else "processes"
-        bench.add(f"drain, async no-op, {processes} {plural}", rate, "/s", raw=raw[processes])
-    rate = await _drain(bench, "postgres", "plain", count, 1)
-    bench.add("drain, plain functions in threads, 1 process", rate, "/s", raw=raw[1])
-    raw_rate = await asyncio.to_thread(_raw_sqlite, bench, count)
-    for name, what in (("noop", "async no-op"), ("plain", "plain functions in threads")):
-        rate = await _drain(bench, "sqlite", name, count, 1)
-        bench.add(f"drain, {what}, 1 process", rate, "/s", store="sqlite", raw=raw_rate)
+        bench.add(f"drain, {WHAT[name]}, {processes} {plural}", rate, "/s", store=store, raw=raw)
+
+
+async def _by_turns(bench: Bench, ours: Once, raw: Once) -> tuple[float, float]:
+    rounds = [(await ours(), await raw()) for _ in range(bench.many(5, 1))]
+    return middle(*zip(*rounds, strict=True))
 
 
 async def raw_drain(connection: Any) -> None:
@@ -62,7 +74,11 @@ async def _raw(bench: Bench, count: int, connections: int) -> float:
     return count / watch.seconds
 
 
-def _raw_sqlite(bench: Bench, count: int) -> float:
+async def _raw_sqlite(bench: Bench, count: int) -> float:
+    return await asyncio.to_thread(_raw_drain_sqlite, bench, count)
+
+
+def _raw_drain_sqlite(bench: Bench, count: int) -> float:
     connection = raw_sqlite(bench)
     with connection:
         connection.executemany("insert into raw_runs (job, args) values ('noop', ?)", [('{"n": 1}',)] * count)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import apsw
 
-from bench.machine import Bench, Stopwatch, client, raw_connection
+from bench.machine import Bench, Stopwatch, client, middle, percentile, raw_connection
 from rota.job import Call
 from rota.stores.sqlite.connection import PATIENCE, connect, database_path
 
@@ -25,6 +25,7 @@ create index if not exists raw_queued on raw_runs (id) where state = 'queued'
 SIZE = 1000
 ROUNDS = 30
 CLIENTS = 20
+ROUNDS_AT_ONCE = 9
 
 
 async def measure(bench: Bench) -> None:
@@ -41,15 +42,16 @@ def raw_sqlite(bench: Bench) -> apsw.Connection:
     return connection
 
 
-async def _in_turn(rounds: int, *sides: Callable[[int], Awaitable[None]]) -> list[float]:
-    """Seconds that each side took in all. By turns, since a disk is not as fast in one second as in the next."""
-    spent = [0.0] * len(sides)
+async def _in_turn(rounds: int, count: int, *sides: Callable[[int], Awaitable[None]]) -> list[list[float]]:
+    """The rates of each side, which does so many in each round. By turns, since a disk is not as fast in one second as
+    in the next."""
+    rates: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
-        for place, side in enumerate(sides):
+        for side, mine in zip(sides, rates, strict=True):
             with Stopwatch() as watch:
                 await side(number)
-            spent[place] += watch.seconds
-    return spent
+            mine.append(count / watch.seconds)
+    return rates
 
 
 async def _one_by_one(bench: Bench, store: str) -> None:
@@ -67,9 +69,8 @@ async def _one_by_one(bench: Bench, store: str) -> None:
 
         await ours(0)
         await theirs(0)
-        ours_took, raw_took = await _in_turn(ROUNDS, ours, theirs)
-    count = ROUNDS * each
-    bench.add("enqueue one by one", count / ours_took, "/s", store=store, raw=count / raw_took)
+        rate, bare = middle(*await _in_turn(ROUNDS, each, ours, theirs))
+    bench.add("enqueue one by one", rate, "/s", store=store, raw=bare)
 
 
 async def _bulk(bench: Bench, store: str) -> None:
@@ -94,12 +95,12 @@ async def _bulk(bench: Bench, store: str) -> None:
         plain, keyed = ([calls(keys, number) for number in range(ROUNDS)] for keys in (False, True))
         await enqueue(calls(False, ROUNDS))
         await theirs(0)
-        plain_took, keyed_took, raw_took = await _in_turn(
-            ROUNDS, lambda n: enqueue(plain[n]), lambda n: enqueue(keyed[n]), theirs
+        *ways, bares = await _in_turn(
+            ROUNDS, each * SIZE, lambda n: enqueue(plain[n]), lambda n: enqueue(keyed[n]), theirs
         )
-    count, what = ROUNDS * each * SIZE, f"enqueue_many, {SIZE} at a time"
-    bench.add(what, count / plain_took, "/s", store=store, raw=count / raw_took)
-    bench.add(f"{what}, with keys", count / keyed_took, "/s", store=store, raw=count / raw_took)
+    for rates, what in zip(ways, ("", ", with keys"), strict=True):
+        rate, bare = middle(rates, bares)
+        bench.add(f"enqueue_many, {SIZE} at a time{what}", rate, "/s", store=store, raw=bare)
 
 
 class _RawPostgres:
@@ -140,20 +141,27 @@ async def _at_once(bench: Bench) -> None:
     Twenty clients in one process cost that process much besides, so it is done without hints too: the difference is
     what the hints cost.
     """
-    count, url = bench.many(500, 50), bench.database("postgres")
+    count, what = bench.many(200, 10), f"enqueue from {CLIENTS} connections at once"
+    hints, none, raw = list[float](), list[float](), list[float]()
+    for _ in range(ROUNDS_AT_ONCE):
+        hints.append(CLIENTS * count / await _clients(bench, count, hints=True))
+        none.append(CLIENTS * count / await _clients(bench, count, hints=False))
+        raw.append(CLIENTS * count / await _inserts(bench, count))
+    bare, (with_hints, without) = percentile(raw, 0.5), middle(hints, none)
+    bench.add(what, with_hints, "/s", raw=bare)
+    bench.add(f"{what}, without hints", without, "/s", raw=bare)
+
+
+async def _inserts(bench: Bench, count: int) -> float:
+    url = bench.database("postgres")
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(raw_connection(url)) for _ in range(CLIENTS)]
 
-        async def insert(connection: Any) -> None:
-            for _ in range(count):
+        async def insert(connection: Any, times: int) -> None:
+            for _ in range(times):
                 await connection.execute(INSERT)
 
-        with Stopwatch() as raw:
-            await asyncio.gather(*(insert(connection) for connection in connections))
-    total, what = CLIENTS * count, f"enqueue from {CLIENTS} connections at once"
-    for hints in (True, False):
-        seconds = await _clients(bench, count, hints)
-        bench.add(what + ("" if hints else ", without hints"), total / seconds, "/s", raw=total / raw.seconds)
+        return await _together(insert, connections, count)
 
 
 async def _clients(bench: Bench, count: int, hints: bool) -> float:
@@ -165,7 +173,12 @@ async def _clients(bench: Bench, count: int, hints: bool) -> float:
             for n in range(times):
                 await job.enqueue(n)
 
-        await asyncio.gather(*(enqueue(job, 1) for job in jobs))  # connected, prepared
-        with Stopwatch() as watch:
-            await asyncio.gather(*(enqueue(job, count) for job in jobs))
+        return await _together(enqueue, jobs, count)
+
+
+async def _together(work: Callable[[Any, int], Awaitable[None]], sides: Sequence[Any], count: int) -> float:
+    """Seconds that all of them took, connected and prepared."""
+    await asyncio.gather(*(work(side, 20) for side in sides))
+    with Stopwatch() as watch:
+        await asyncio.gather(*(work(side, count) for side in sides))
     return watch.seconds

@@ -181,6 +181,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(len(ordered) * share) - 1, 0)]
 
 
+def middle(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Of rounds that were made by turns, the rates of the one whose ratio is in the middle: the machine itself is
+    faster or slower from second to second, and stands still now and then."""
+    rounds = sorted(zip(ours, others, strict=True), key=lambda rates: rates[0] / rates[1])
+    return rounds[len(rounds) // 2]
+
+
 class Stopwatch:
     def __enter__(self) -> Stopwatch:
         self._started = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bench import report
-from bench.machine import Bench, percentile, shown
+from bench.machine import Bench, middle, percentile, shown
 from bench.plots import draw
 from bench.targets import FIRST, target_of
 
@@ -112,3 +112,7 @@ def test_numbers_are_shown_as_people_read_them() -> None:
 def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+
+
+def test_of_rounds_by_turns_the_middle_ratio_counts() -> None:
+    assert middle([50.0, 9.0, 80.0], [100.0, 10.0, 100.0]) == (80.0, 100.0)
