@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from rota.context import Context, Member
+from rota.context import Context, Member, Report
 from rota.errors import BadParameters, Permanent
 from rota.job import Job
 from rota.store import Claim, NewRun, Outcome
@@ -23,29 +22,31 @@ _MAX_RESULT = 1_000_000
 _OURS = os.path.dirname(__file__) + os.sep
 
 
-class Attempt:
-    """A claim being worked on."""
+class Attempt(msgspec.Struct, eq=False, gc=False):
+    """A claim being worked on. Like its context nothing for the garbage collector: it lets go of its task by itself."""
 
-    __slots__ = ("claim", "context", "job", "settled", "started", "stop_reason", "task")
+    claim: Claim
+    job: Job[..., Any]
+    context: Context
+    started: float
+    task: asyncio.Task[Any] | None = None
+    stop_reason: StopReason | None = None
+    settled: bool = False
 
-    def __init__(self, claim: Claim, job: Job[..., Any], member: Member, report: Callable[[Claim, str], None]) -> None:
-        self.claim, self.job = claim, job
-        self.started = time.monotonic()
-        self.task: asyncio.Task[Any] | None = None
-        self.stop_reason: StopReason | None = None
-        self.settled = False
-        self.context = Context(claim, member, report)
-        self.context._app = job.app
-        if not job.is_async:
-            self.context._stop = threading.Event()
+    @classmethod
+    def begun(
+        cls, claims: Sequence[Claim], jobs: Mapping[str, Job[..., Any]], member: Member, report: Report
+    ) -> list[Attempt]:
+        """For each claim one, begun now."""
+        now = time.monotonic()
+        return [cls(claim, job := jobs[claim.job_id], Context(claim, member, report, job.app), now) for claim in claims]
 
     def stop(self, reason: StopReason) -> None:
         """Ask it to stop, once: an async handler gets CancelledError, a plain function has to see `ctx.stopping`."""
         if self.stop_reason is not None and reason != "lost":
             return
         self.stop_reason = reason
-        if self.context._stop is not None:
-            self.context._stop.set()
+        self.context._stopping = True
         if self.task is not None:
             self.task.cancel()
 

@@ -7,13 +7,12 @@ It travels in context variables: into tasks that a handler starts and into `asyn
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,6 +35,7 @@ class Member(NamedTuple):
     name: str
 
 
+Report: TypeAlias = Callable[[Claim, str], None]
 _NOBODY = Member(0, "")
 
 
@@ -49,19 +49,21 @@ class TickInfo:
     """The schedule that it belongs to, if it belongs to one."""
 
 
-class Context:
+class Context(msgspec.Struct, eq=False, gc=False):
     """One attempt of one run. A handler asks for it by a first parameter annotated `Context`."""
 
-    __slots__ = ("_app", "_claim", "_member", "_report", "_stop", "connection")
+    # A struct, which the garbage collector does not see: thousands of them are at hand at a time.
+    _claim: Claim
+    _member: Member = _NOBODY
+    _report: Report | None = None
+    _app: object = None
+    _stopping: bool = False
+    connection: Any = None
+    """With `transactional=True`: the connection in whose transaction the run will be completed."""
 
-    def __init__(
-        self, claim: Claim, member: Member = _NOBODY, report: Callable[[Claim, str], None] | None = None
-    ) -> None:
-        self._claim, self._member, self._report = claim, member, report
-        self._stop: threading.Event | None = None
-        self._app: object = None
-        self.connection: Any = None
-        """With `transactional=True`: the connection in whose transaction the run will be completed."""
+    def __repr__(self) -> str:
+        """Without the parameters: they may be nobody's business."""
+        return f"<run {self.run_id} of job {self.job!r}, attempt {self.attempt}>"
 
     @property
     def replica_id(self) -> int:
@@ -123,7 +125,7 @@ class Context:
 
         An async handler is cancelled by itself; a plain function in a thread has to look.
         """
-        return self._stop is not None and self._stop.is_set()
+        return self._stopping
 
 
 def detached_context(job: str) -> Context:

@@ -14,7 +14,7 @@ from rota.events import Event, RunTakenOver, ServiceFailed
 from rota.service import Wake
 from rota.store import Claim, Finished, Outcome, Store
 
-_BATCH = 1000
+_BATCH, _MOST = 1000, 10_000
 _PROGRESS_EVERY = 0.5
 
 
@@ -39,6 +39,11 @@ class Outbox:
 
     def __bool__(self) -> bool:
         return bool(self._outcomes or self._used_up)
+
+    @property
+    def full(self) -> bool:
+        """The store takes outcomes more slowly than they come, or not at all: no time to begin more."""
+        return len(self._outcomes) >= _MOST
 
     @property
     def runs(self) -> set[int]:

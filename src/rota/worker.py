@@ -32,7 +32,7 @@ from rota.service import Wake
 from rota.settings import Settings
 from rota.store import Claim, Outcome, Store
 
-_BATCH = 1000
+_BATCH, _MANY = 1000, 200
 _GRACE = 5.0
 
 
@@ -183,9 +183,10 @@ class Worker:
                 self._news = False
                 for lane in self.lanes:
                     lane.more = bool(lane.jobs)
+            self._learn()
             for lane in self.lanes:
                 room, replica_id = min(lane.room_beside(lane.kept), _BATCH), self._standing()
-                if lane.more and room and replica_id and not self._stopping:
+                if lane.more and room and replica_id and not (self._stopping or self._outbox.full):
                     lane.asked = room
                     lane.more = await self._claim(lane, replica_id, room) == room
                     lane.asked = 0
@@ -229,13 +230,11 @@ class Worker:
 
     def _submit(self, replica_id: int, token: int, claims: Sequence[Claim]) -> None:
         self._verbose, self._open_claims[token] = self._wanted(RunFinished), len(claims)
-        member, attempts = Member(replica_id, self._settings.replica), dict[Lane, list[Attempt]]()
-        for claim in claims:
-            attempt = Attempt(claim, self._jobs[claim.job_id], member, self._outbox.report)
-            self._attempts[claim.id] = attempt
-            attempts.setdefault(self._lane_of[claim.job_id], []).append(attempt)
-        for lane, mine in attempts.items():
-            if not self._stopping:
+        attempts = Attempt.begun(claims, self._jobs, Member(replica_id, self._settings.replica), self._outbox.report)
+        self._attempts.update(zip([claim.id for claim in claims], attempts, strict=True))
+        for lane in self.lanes:
+            mine = [attempt for attempt in attempts if self._lane_of[attempt.claim.job_id] is lane]
+            if mine and not self._stopping:
                 lane.submit(mine)
                 continue
             for attempt in mine:
@@ -244,7 +243,7 @@ class Worker:
     # -- offering ----------------------------------------------------------------------------------
 
     def _make(self, offer: Offer) -> None:
-        if (replica_id := self._standing()) and not self._stopping:
+        if (replica_id := self._standing()) and not (self._stopping or self._outbox.full):
             self._reserve.make(offer, replica_id)
 
     def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
@@ -311,13 +310,14 @@ class Worker:
     def _sent(self) -> None:
         self._finished()
         self._learn()
+        self._look_again()
 
     def _learn(self) -> None:
         """How much the lanes do in a while, even if it is nothing."""
         now = time.monotonic()
         passed = now - self._learnt_at
         # Many runs tell sooner how long they take: a backlog is not taken in small bites for long.
-        if passed > 0.1 or (passed > 0.01 and any(lane.done >= _BATCH for lane in self.lanes)):
+        if passed > 0.1 or (passed > 0.01 and any(lane.done >= _MANY for lane in self.lanes)):
             for lane in self.lanes:
                 lane.learn()
             self._learnt_at = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -76,6 +77,8 @@ async def test_a_handler_sees_its_context(url: str) -> None:
     assert abs((datetime.now(UTC) - row_made).total_seconds()) < 3600
     assert ctx.tick.schedule_id is None
     assert ctx.replica_id > 0
+    assert repr(ctx) == f"<run {run.id} of job 'look', attempt 1>"
+    assert not gc.is_tracked(ctx)
     assert current_context() is None
 
 
@@ -185,15 +188,15 @@ async def test_a_run_that_takes_too_long_fails_whether_async_or_in_a_thread(url:
 
 async def test_a_running_handler_is_cancelled_on_request(url: str) -> None:
     app = Rota(url)
-    started, stopped = asyncio.Event(), asyncio.Event()
+    stopping: list[bool] = []
 
     @app.job(retry=3)
-    async def endless() -> None:
-        started.set()
+    async def endless(ctx: Context) -> None:
+        stopping.append(ctx.stopping)
         try:
             await asyncio.sleep(600)
         finally:
-            stopped.set()
+            stopping.append(ctx.stopping)
 
     @app.job()
     def polite(ctx: Context) -> None:
@@ -207,7 +210,7 @@ async def test_a_running_handler_is_cancelled_on_request(url: str) -> None:
             assert await run.cancel() == "running"
             with pytest.raises(RunFailed, match="cancelled"):
                 await run.result(30)
-        assert stopped.is_set()
+        assert stopping == [False, True]
 
 
 async def _is(run: Run[Any], state: str) -> bool:

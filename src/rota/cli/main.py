@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -107,6 +108,9 @@ def run(
     logging.basicConfig(level=level, handlers=[lines])
     loaded = load_app(target, url=url, replica=name, exit_on_lost_leadership=exit_on_lost_leadership or None)
     carry_context()  # also to handlers that the app's module made
+    # What was imported stays. Without this, a collection goes through all of it now and then, and every tick waits.
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         raise typer.Exit(runner.run(run_replica(loaded)))
 

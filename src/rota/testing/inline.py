@@ -133,7 +133,7 @@ class InlineStore:
         claim = Claim(
             0, row.id, row.job_id, 1, 0, row.parameters, row.idempotency_key, due, None, row.correlation_id, False, 0
         )
-        attempt = Attempt(claim, job, Member(0, "inline"), lambda claim, report: None)
+        [attempt] = Attempt.begun([claim], {claim.job_id: job}, Member(0, "inline"), lambda claim, report: None)
         attempt.context.connection = connection
         values, token = job.arguments.decode(row.parameters), _current.set(attempt.context)
         args = (attempt.context,) if job.arguments.wants_context else ()
