@@ -293,6 +293,27 @@ MUTANTS = [
         "tests/unit/test_hinter.py",
     ),
     Mutant(
+        "commits that are told of wait for one another",
+        f"{PG}/migrations/0001_engine.sql",
+        "        commit;\n        perform pg_notify('rota', 'ready');\n",
+        "        perform pg_notify('rota', 'ready');\n        commit;\n",
+        "tests/store/test_postgres_only.py -k word_goes_out",
+    ),
+    Mutant(
+        "a word that failed is a run that failed",
+        f"{PG}/runs.py",
+        "    asyncpg.OperatorInterventionError, asyncpg.ProgramLimitExceededError,\n",
+        "",
+        "tests/store/test_postgres_only.py -k could_not_be_told",
+    ),
+    Mutant(
+        "whoever leads begins no moment",
+        "src/rota/hinter.py",
+        "        self._quiet_until, self._count = now + _MOMENT, 1\n",
+        "",
+        "tests/unit/test_hinter.py",
+    ),
+    Mutant(
         "nobody says that outcomes are taken again",
         "src/rota/worker.py",
         "        self._learn()\n        self._look_again()\n",

@@ -1,7 +1,7 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
-A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once; what is hinted
-within the next moment goes out together at its end. The moment is longer while much is hinted, as whoever was told of
+A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once, right behind what
+it is about where the store can do that in one trip; what is hinted within the next moment goes out together at its end. The moment is longer while much is hinted, as whoever was told of
 the first finds the others too, and when many hints in a row take long: the database has better things to do. One that
 took long among others that did not is no reason, and whoever hints now and then waits for no more than the shortest.
 """
@@ -26,6 +26,8 @@ class Hinter:
         self._wanted: set[Hint] = set()
         self._count = 0
         self._task: asyncio.Task[None] | None = None
+        self._quiet_until = 0.0
+        """The end of the moment."""
         self._took = 0.0
         self._paid_by = 0.0
         """When so much time will have passed that hints took no more than their share of it."""
@@ -36,8 +38,23 @@ class Hinter:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send(), name="rota-hinter")
 
+    def lead(self) -> bool:
+        """Whether a hint would go out at once. Then it is for the caller to send it along with what it is about, and a
+        moment begins; whoever could not says so by `failed`."""
+        now = steady()
+        if now < self._quiet_until or not (self._task is None or self._task.done()):
+            return False
+        self._quiet_until, self._count = now + _MOMENT, 1
+        return True
+
+    def failed(self, kind: Hint) -> None:
+        self._quiet_until = 0.0
+        self.hint(kind)
+
     async def _send(self) -> None:
         while self._wanted:
+            if (rest := self._quiet_until - steady()) > 0:
+                await asyncio.sleep(rest)
             started, wanted, self._wanted = steady(), self._wanted, set()
             moment, self._count = 2 * _MOMENT if self._count > _MUCH else _MOMENT, 0
             for kind in wanted:
@@ -45,9 +62,9 @@ class Hinter:
                     await self._store.hint(kind)
                 except RotaError:
                     return  # nothing depends on a hint
-            before, self._took = self._took, steady() - started
+            before, self._took, now = self._took, steady() - started, steady()
             self._paid_by = max(self._paid_by, started) + min(before, self._took) / _SHARE
-            await asyncio.sleep(min(max(moment, self._paid_by - _CREDIT - steady()), _LONGEST))
+            self._quiet_until = now + min(max(moment, self._paid_by - _CREDIT - now), _LONGEST)
 
     async def close(self) -> None:
         if self._task is not None:

@@ -210,7 +210,7 @@ class Job(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a run of this job, to be run once by any replica. `using(...)` sets a key, a delay and so on."""
-        return await self._plain.enqueue(*args, **kwargs)
+        return await self.app.enqueue(self._plain.call(*args, **kwargs))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`enqueue` for code that does not await."""

@@ -226,6 +226,8 @@ class Enqueued(Row, frozen=True, kw_only=True, gc=False):
 
     id: int
     created: bool
+    told: bool = False
+    """The other replicas have been told of it."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -535,8 +537,11 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         """Make runs, all or none, in order; with `connection`, as part of the caller's transaction."""
 
-    async def enqueue_one(self, run: NewRun) -> Enqueued:
-        """The same for one run, which is what most callers make."""
+    async def enqueue_one(self, run: NewRun, *, tell: bool = False) -> Enqueued:
+        """The same for one run, which is what most callers make.
+
+        `tell`: have the other replicas hear of it at once, where that takes no trip of its own.
+        """
         [made] = await self.enqueue([run])
         return made
 

@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from rota import Rota, hinter
 from rota.contract.places import Places
 from rota.scheduler import Scheduler
 from rota.store import Claim, Fired, JobRow, NewRun, Outcome, RunFilter
@@ -26,7 +27,7 @@ from rota.stores.postgres.route import STATEMENTS
 from rota.stores.postgres.store import PostgresStore
 from tests.harness import KINDS, Databases, execute
 from tests.store.conftest import emptied
-from tests.store.steps import count, decide, opened
+from tests.store.steps import JOB, count, decide, opened
 
 POSTGRES = [kind for kind in KINDS if kind != "sqlite"]
 
@@ -111,6 +112,30 @@ async def test_an_enqueue_is_one_statement_once_ids_are_in_hand(url: str, sent: 
         await store.enqueue(new(number))
         assert await sent.take() == ["enqueue"]
         assert await transactions(url, "job_runs", "ready") == 2
+
+
+async def test_the_others_are_told_of_one_run_in_the_same_trip(url: str, sent: Sent) -> None:
+    async with opened(url) as store:
+        await store.enqueue_one(NewRun(job_id=JOB), tell=True)
+        await sent.take()
+        assert (await store.enqueue_one(NewRun(job_id=JOB), tell=True)).told
+        assert await sent.take() == ["enqueue.told"]
+
+
+async def test_a_client_tells_of_its_first_run_as_it_makes_it_and_of_the_next_together(
+    url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hinter, "steady", lambda: 100.0)  # all of it is one moment
+    app = Rota(url)
+
+    @app.job
+    async def quick() -> None: ...
+
+    async with app.client():
+        for _ in range(3):
+            await quick.enqueue()
+    told = [name for name in await sent.take() if name in ("enqueue", "enqueue.told", "hint")]
+    assert told == ["enqueue.told", "enqueue", "enqueue", "hint"]
 
 
 @pytest.mark.parametrize(("quickly", "times"), [(0.0, 8), (60.0, 4)], ids=["slowly", "quickly"])

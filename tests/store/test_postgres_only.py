@@ -63,6 +63,54 @@ async def test_one_run_whose_reply_is_lost_is_made_once(
         assert await execute(url, "select id from ready") == [(made.id,)]
 
 
+async def no_word_goes_out(url: str, code: str) -> None:
+    """From now on, to tell the others of a run fails with this error."""
+    [(source,)] = await execute(url, "select pg_get_functiondef('rota.enqueue_told'::regproc)")
+    told = "perform pg_notify('rota', 'ready');"
+    await execute(url, str(source).replace(told, f"raise exception using errcode = '{code}';"))
+
+
+async def test_the_word_goes_out_behind_the_commit(databases: Databases, tmp_path: Path) -> None:
+    """As a part of it, it would make commits wait for one another."""
+    url = databases.new("postgres", tmp_path)
+    async with opened(url):
+        await no_word_goes_out(url, "XX000")
+        with pytest.raises(asyncpg.InternalServerError):
+            await execute(url, "call rota.enqueue_told('job', 5, 1, '{}', null, null, null, null)")
+        assert await execute(url, "select id from ready") == [(1,)]
+
+
+@pytest.mark.parametrize("code", ["57P01", "54000", "55P03"], ids=["shut down", "nobody reads", "no lock"])
+async def test_a_run_of_which_the_others_could_not_be_told_is_made_once(
+    databases: Databases, tmp_path: Path, code: str
+) -> None:
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        await no_word_goes_out(url, code)
+        made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
+        assert (made.created, made.told) == (True, False)
+        assert await execute(url, "select id from job_runs") == [(made.id,)]
+        assert await execute(url, "select id from ready") == [(made.id,)]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_one_run_that_is_told_of_has_its_limit_and_its_key(
+    databases: Databases, tmp_path: Path, key: str | None
+) -> None:
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        await store.declare([JobRow(job_id="limited", concurrency_limit=1)], [])
+        limited = await store.enqueue_one(NewRun(job_id="limited", key=key), tell=True)
+        assert await execute(url, "select id, by_job from waiting") == [(limited.id, True)]
+        assert not limited.told
+        first = await store.enqueue_one(NewRun(job_id=JOB, key=key, correlation_id="c", priority=2), tell=True)
+        second = await store.enqueue_one(NewRun(job_id=JOB, key=key), tell=True)
+        assert (second.id == first.id) is (key is not None)
+        assert second.created is (key is None)
+        [row] = await store.get_runs([first.id])
+        assert (row.correlation_id, row.priority, row.idempotency_key, row.state) == ("c", 2, key, "queued")
+
+
 async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

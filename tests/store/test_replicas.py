@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from rota.contract.places import Places
 from rota.errors import StoreUnavailable
-from rota.store import HINTS, Hint, JobRow, Lifeline, Pulse, Store
+from rota.store import HINTS, Hint, JobRow, Lifeline, NewRun, Pulse, Store
 from tests.app.waiting import until
 from tests.harness import execute
 from tests.store.steps import (
@@ -311,6 +311,24 @@ async def test_a_hint_is_heard_by_the_others(url: str) -> None:
                 await store.hint("ready")
                 while await heard.get() != "ready":
                     pass
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_run_that_is_told_of_as_it_is_made_can_be_claimed_by_whoever_hears(url: str) -> None:
+    heard: asyncio.Queue[Hint] = asyncio.Queue()
+    async with opened(url) as store, opened(url) as other:
+        listening = asyncio.create_task(other.listen(heard.put_nowait))
+        try:
+            async with asyncio.timeout(10):
+                assert {await heard.get() for _ in HINTS} == set(HINTS)
+                made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
+                if not made.told:
+                    await store.hint("ready")
+                while await heard.get() != "ready":
+                    pass
+                assert [claim.id for claim in await other.claim_runs(1, 1, [JOB], 5)] == [made.id]
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)

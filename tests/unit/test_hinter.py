@@ -1,4 +1,4 @@
-"""Hints that are sent together: how long the moment is."""
+"""Hints that are sent together: how long the moment is, and who goes first. By a clock that nobody has to wait for."""
 
 from __future__ import annotations
 
@@ -11,84 +11,100 @@ from rota import hinter
 from rota.hinter import Hinter
 from rota.store import Hint, Store
 
+_yield = asyncio.sleep
 
-class Slow:
-    """A store that takes so long for each hint, by a clock that nobody has to wait for."""
 
-    def __init__(self, *took: float) -> None:
-        self._took, self.now, self.sent_at = list(took), 0.0, list[float]()
+class Timed:
+    """A store that takes so long for each hint, and the clock by which it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *took: float) -> None:
+        self._took, self.now = list(took), 100.0
+        self.sent: list[tuple[float, float]] = []
+        """From when to when."""
+        monkeypatch.setattr(hinter, "steady", lambda: self.now)
+        monkeypatch.setattr(asyncio, "sleep", self._pass)
+        self.hinter = Hinter(cast(Store, self))
+
+    async def _pass(self, seconds: float) -> None:
+        await _yield(0)
+        self.now += seconds
 
     async def hint(self, kind: Hint) -> None:
-        self.sent_at.append(asyncio.get_running_loop().time())
+        began = self.now
         self.now += self._took.pop(0)
+        self.sent.append((began, self.now))
 
-
-async def pause_after(store: Slow) -> float:
-    """Between the last hint and one that was wanted while it was sent."""
-    hints, count = Hinter(cast(Store, store)), len(store._took)
-    for n in range(count):
-        hints.hint("ready")
-        while len(store.sent_at) <= n:
-            await asyncio.sleep(0.001)
-    await hints.close()
-    return store.sent_at[-1] - store.sent_at[-2]
+    @property
+    def pauses(self) -> list[float]:
+        return [round(later[0] - sooner[1], 6) for sooner, later in zip(self.sent, self.sent[1:], strict=False)]
 
 
 @pytest.mark.parametrize(
-    ("took", "least", "most"),
+    ("took", "pause"),
     [
-        ((0.001, 0.001, 0.001), 0.005, 0.05),
-        ((0.001, 1.0, 0.001), 0.005, 0.05),
-        ((0.005, 0.005, 0.001), 0.005, 0.05),
-        ((0.005, 0.005, 0.005, 0.001), 0.08, 1.0),
-        ((1.0, 1.0, 0.001), 0.1, 1.0),
+        ((0.001, 0.001, 0.001), 0.005),
+        ((0.001, 1.0, 0.001), 0.005),
+        ((0.005, 0.005, 0.001), 0.005),
+        ((0.005, 0.005, 0.005, 0.001), 0.085),
+        ((1.0, 1.0, 0.001), 0.1),
     ],
 )
-def test_hints_wait_for_each_other_where_they_usually_take_long(
-    monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], least: float, most: float
+async def test_hints_wait_for_each_other_where_they_usually_take_long(
+    monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], pause: float
 ) -> None:
-    store = Slow(*took)
-    monkeypatch.setattr(hinter, "steady", lambda: store.now)
-    assert least * 0.9 < asyncio.run(pause_after(store)) < most
+    store = Timed(monkeypatch, *took)
+    for _ in took:
+        store.hinter.hint("ready")
+        await store.hinter.close()
+    assert store.pauses[-1] == pause
 
 
-def test_what_is_hinted_while_a_hint_is_sent_waits_for_the_moment_to_end() -> None:
+async def test_what_is_hinted_while_a_hint_is_sent_waits_for_the_moment_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a stream there is always something: it would be one hint after the other."""
 
-    class Echo(Slow):
+    class Echo(Timed):
         async def hint(self, kind: Hint) -> None:
             await super().hint(kind)
-            if len(self.sent_at) == 1:
-                hints.hint("ready")
-                await asyncio.sleep(0)
+            if len(self.sent) == 1:
+                self.hinter.hint("ready")
 
-    store = Echo(0.0, 0.0)
-    hints = Hinter(cast(Store, store))
-
-    async def stream() -> None:
-        hints.hint("ready")
-        await hints.close()
-
-    asyncio.run(stream())
-    first, second = store.sent_at
-    assert second - first >= 0.0045
+    store = Echo(monkeypatch, 0.0, 0.0)
+    store.hinter.hint("ready")
+    await store.hinter.close()
+    assert store.pauses == [0.005]
 
 
 @pytest.mark.parametrize(("hinted", "moment"), [(5, 0.005), (6, 0.01)])
-def test_the_moment_is_longer_while_much_is_hinted(monkeypatch: pytest.MonkeyPatch, hinted: int, moment: float) -> None:
-    pauses, pause = list[float](), asyncio.sleep
+async def test_the_moment_is_longer_while_much_is_hinted(
+    monkeypatch: pytest.MonkeyPatch, hinted: int, moment: float
+) -> None:
+    store = Timed(monkeypatch, 0.0, 0.0)
+    for _ in range(hinted):
+        store.hinter.hint("ready")
+    await store.hinter.close()
+    store.hinter.hint("ready")
+    await store.hinter.close()
+    assert store.pauses == [moment]
 
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await pause(0)
 
-    monkeypatch.setattr(asyncio, "sleep", noted)
-    hints = Hinter(cast(Store, Slow(0.0)))
+async def test_whoever_comes_when_all_is_quiet_leads_and_the_others_wait_for_the_moment_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Timed(monkeypatch, 0.0)
+    led_at = store.now
+    assert [store.hinter.lead(), store.hinter.lead()] == [True, False]
+    store.hinter.hint("ready")
+    await store.hinter.close()
+    assert store.sent == [(led_at + 0.005, led_at + 0.005)]
+    assert not store.hinter.lead(), "a moment has begun"
+    store.now += 0.005
+    assert store.hinter.lead()
 
-    async def burst() -> None:
-        for _ in range(hinted):
-            hints.hint("ready")
-        await hints.close()
 
-    asyncio.run(burst())
-    assert pauses == [moment]
+async def test_a_hint_whose_leader_failed_goes_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Timed(monkeypatch, 0.0)
+    assert store.hinter.lead()
+    store.hinter.failed("ready")
+    assert not store.hinter.lead(), "it is on its way"
+    await store.hinter.close()
+    assert store.sent == [(100.0, 100.0)]

@@ -77,7 +77,7 @@ class InlineStore:
     async def enqueue(self, runs: Sequence[NewRun], connection: Any = None) -> list[Enqueued]:
         return [await self._enqueue(new, connection) for new in runs]
 
-    async def enqueue_one(self, run: NewRun) -> Enqueued:
+    async def enqueue_one(self, run: NewRun, *, tell: bool = False) -> Enqueued:
         return await self._enqueue(run, None)
 
     async def get_runs(self, ids: Sequence[int]) -> list[RunRow]:

@@ -20,6 +20,7 @@ from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 from rota.stores.postgres.caller import enqueue_within, enqueue_within_sync
 from rota.stores.postgres.front import Front
+from rota.stores.postgres.route import Route
 
 _ID_BLOCK, _MOST_IDS, _QUICKLY = 50, 800, 1.0
 _MOST_MERGED = 16
@@ -29,9 +30,12 @@ _MANY = 100
 _order = attrgetter("rank", "id")
 _kind = attrgetter("job_id", "priority")
 _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at", "delay")
+# Of what was committed, the word may fail: the server shuts down, or nobody reads what it has to say.
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
+    asyncpg.OperatorInterventionError, asyncpg.ProgramLimitExceededError,
 )  # fmt: skip
+_NONE = "INSERT 0 0"
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
 _UNLESS_LIMITED = "where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)"
@@ -80,7 +84,7 @@ class PostgresRuns(PostgresBase):
             await self._fetch_ids(len(runs))
         return await self._enqueue_as(self._take_ids(len(runs)), runs)
 
-    async def enqueue_one(self, run: NewRun) -> Enqueued:
+    async def enqueue_one(self, run: NewRun, *, tell: bool = False) -> Enqueued:
         """Most are ready at once, and their key, if they have one, is new: those go by the shortest way there is."""
         if not self._ids:
             await self._fetch_ids(1)
@@ -88,19 +92,24 @@ class PostgresRuns(PostgresBase):
         now = steady()
         if not (run.delay or run.run_at or run.job_id in self._limited or now < self._careful_until):
             values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
-            surely = now < self._unlimited_until.get(run.job_id, 0.0)
+            # Where a pooler has us say everything in a transaction, nothing can be said behind it.
+            told = tell and self.route is not Route.TRANSACTION
+            surely = not told and now < self._unlimited_until.get(run.job_id, 0.0)
             _, query = _SURELY_READY if surely else _READY
             with pg.translated(self.settings.url):
                 try:
-                    done = await self.pool.execute(query, *values)
-                    if surely or self._unlimited(run.job_id, done, now):
-                        return Enqueued(id=run_id, created=True)
+                    if told:
+                        [[made]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
+                    else:
+                        made = await self.pool.execute(query, *values) != _NONE
+                    if surely or self._unlimited(run.job_id, made, now):
+                        return Enqueued(id=run_id, created=True, told=told)
                 except pg.TRANSIENT:
                     pass
                 except _MAYBE_DONE:
                     tried = True
-        [made] = await self._enqueue_as([run_id], [run], tried=tried)
-        return made
+        [known] = await self._enqueue_as([run_id], [run], tried=tried)
+        return known
 
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         return enqueue_within_sync(connection, runs)
@@ -165,14 +174,14 @@ class PostgresRuns(PostgresBase):
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
             now = steady()
             made = await connection.execute(_READY[one], job_id, priority, *values[:5])
-            if self._unlimited(job_id, made, now):
+            if self._unlimited(job_id, made != _NONE, now):
                 return len(runs)
         return int(await connection.fetchval(known[one], job_id, priority, *values))
 
-    def _unlimited(self, job_id: str, made: str, asked: float) -> bool:
+    def _unlimited(self, job_id: str, made: bool, asked: float) -> bool:
         """The statement for ready runs makes none where the job has a limit, and is not tried for that job again. That
         there is none is believed for a moment: to look is a twentieth of what it takes to make one run."""
-        if made == "INSERT 0 0":
+        if not made:
             self._limited.add(job_id)
             return False
         self._unlimited_until[job_id] = asked + _UNLIMITED_FOR

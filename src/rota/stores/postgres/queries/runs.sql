@@ -17,6 +17,10 @@ with made as (
 )
 insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, $2), id, $1, false from made
 
+-- name: enqueue.told
+-- The same for one, and the others hear of it.
+call rota.enqueue_told($1, $2, $3, $4, $5, $6, $7, null)
+
 -- name: enqueue
 -- The same for any times, and any job.
 with clock as materialized (
