@@ -326,12 +326,15 @@ class Rota(Leading, Door):
         if call.options.connection is not None or current_context() is not None:
             [run] = await self.enqueue_many([call])
             return run
-        lead = self._lead(call)
-        made = await self.store.enqueue_one(call.new_run(None), tell=lead is not None)
-        if lead is None:
+        hinter = self._hinter if self._worker is None and not call.waits else None
+        lead = hinter is not None and hinter.lead()
+        made = await self.store.enqueue_one(call.new_run(None), tell=lead)
+        if hinter is None:
             self._tell((call,))
+        elif not lead:
+            hinter.hint("ready")
         elif not made.told:
-            lead.failed("ready")
+            hinter.failed("ready")
         return Run(self, made.id, call.job.name, created=made.created)
 
     async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
@@ -378,12 +381,6 @@ class Rota(Leading, Door):
         """Tell the other replicas, soon; nothing depends on it."""
         if self._hinter is not None:
             self._hinter.hint(kind)
-
-    def _lead(self, call: Call[R]) -> Hinter | None:
-        """Whoever would tell the others of this run at once, for it to be told along with the run itself."""
-        if self._worker is None and self._hinter is not None and not call.waits and self._hinter.lead():
-            return self._hinter
-        return None
 
     def _tell(self, made: Sequence[Call[R]]) -> None:
         """Whoever could do something about these runs."""

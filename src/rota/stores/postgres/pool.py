@@ -40,12 +40,18 @@ class Pool:
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement, by itself a transaction; its rows."""
-        async with self.use() as connection:
+        if self._locally:
+            async with self._use_locally() as connection:
+                return await connection.fetch(query, *arguments)
+        with _Lent(self, self.at_hand() or await self.take()) as connection:
             return await connection.fetch(query, *arguments)
 
     async def execute(self, query: str, *arguments: Any) -> str:
         """One statement, by itself a transaction; what the server says that it did."""
-        async with self.use() as connection:
+        if self._locally:
+            async with self._use_locally() as connection:
+                return await connection.execute(query, *arguments)
+        with _Lent(self, self.at_hand() or await self.take()) as connection:
             return await connection.execute(query, *arguments)
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
@@ -161,16 +167,24 @@ class _Lent:
 
     __slots__ = ("_connection", "_pool")
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, connection: Connection | None = None) -> None:
+        self._pool, self._connection = pool, connection
+
+    def __enter__(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._connection is not None
+        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
+        self._pool.give_back(self._connection, sound)
 
     async def __aenter__(self) -> Connection:
         self._connection = self._pool.at_hand() or await self._pool.take()
         return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
-        self._pool.give_back(self._connection, sound)
+        self.__exit__(kind, error, trace)
 
 
 @asynccontextmanager
