@@ -76,6 +76,8 @@ class Arguments:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name. Where they plainly fit, the signature, which is slow, need not be asked."""
+        if not kwargs and len(args) == len(self._positional) == len(self._known):
+            return dict(zip(self._positional, args, strict=True))
         values = dict(zip(self._positional, args, strict=False)) | kwargs
         once = len(values) == len(args) + len(kwargs)
         if once and not self._open and self._needed <= values.keys() <= self._known:

@@ -1,9 +1,10 @@
 """Hinter: tells the other replicas that there is something to do, apart from the transactions that made it so.
 
-A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once, right behind what
-it is about where the store can do that in one trip; what is hinted within the next moment goes out together at its end. The moment is longer while much is hinted, as whoever was told of
-the first finds the others too, and when many hints in a row take long: the database has better things to do. One that
-took long among others that did not is no reason, and whoever hints now and then waits for no more than the shortest.
+A NOTIFY inside each of them would make their commits wait for one another. The first goes out at once, right behind
+what it is about where the store can do that in one trip; what is hinted within the next moment goes out together at its
+end. The moment is longer while much is hinted, as whoever was told of the first finds the others too, and when many
+hints in a row take long: the database has better things to do. One that took long among others that did not is no
+reason, and whoever hints now and then waits for no more than the shortest.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ class Hinter:
     def lead(self) -> bool:
         """Whether a hint would go out at once. Then it is for the caller to send it along with what it is about, and a
         moment begins; whoever could not says so by `failed`."""
-        now = steady()
-        if now < self._quiet_until or not (self._task is None or self._task.done()):
+        if (self._task is not None and not self._task.done()) or (now := steady()) < self._quiet_until:
             return False
         self._quiet_until, self._count = now + _MOMENT, 1
         return True

@@ -99,6 +99,9 @@ def _storable(text: str) -> bool:
         return False
 
 
+_PLAIN = Options()
+
+
 class Call(Generic[R_co]):
     """A run that is not made yet: a job with its arguments and options."""
 
@@ -166,7 +169,7 @@ class Job(Generic[P, R]):
         self.arguments = Arguments(fn, name)
         self.failure_job: str | None = None
         self._result = _result_type(fn)
-        self._plain: Enqueuer[P, R] = Enqueuer(self, Options())
+        self._plain: Enqueuer[P, R] = Enqueuer(self, _PLAIN)
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", name)
 
@@ -210,7 +213,7 @@ class Job(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a run of this job, to be run once by any replica. `using(...)` sets a key, a delay and so on."""
-        return await self.app.enqueue(self._plain.call(*args, **kwargs))
+        return await self.app.enqueue(Call(self, self.arguments.encode(args, kwargs), _PLAIN))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`enqueue` for code that does not await."""

@@ -98,7 +98,7 @@ async def test_one_that_the_server_ended_is_replaced(url: str) -> None:
         await connection.close()
 
         async def noticed() -> bool:
-            return pool._idle[0][1].is_closed()
+            return next(iter(pool._idle)).is_closed()
 
         await until(noticed)
         assert await pid(pool) != before
@@ -139,9 +139,12 @@ async def test_one_that_nobody_needed_for_a_minute_is_closed(url: str, monkeypat
     async with pooled(url) as pool:
         before = await pid(pool)
         pool._tend()
-        assert await pid(pool) == before
         later = steady() + 61
         monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda: later)
+        assert await pid(pool) == before
+        pool._tend()
+        assert pool._idle, "it was just used"
+        monkeypatch.setattr("rota.stores.postgres.pool.steady", lambda: later + 61)
         pool._tend()
         assert not pool._idle
 

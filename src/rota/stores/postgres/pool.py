@@ -33,7 +33,7 @@ class Pool:
         # Set at the beginning of every transaction, and then everything is in one: the session is not ours.
         self._locally = locally
         self._places = _Places(most)
-        self._idle: list[tuple[float, Connection]] = []
+        self._idle: dict[Connection, _Seen | None] = {}
         self._in_use: dict[Connection, _Seen | None] = {}
         self._tending: asyncio.TimerHandle | None = None
         self._closed = False
@@ -84,23 +84,25 @@ class Pool:
                     await self._places.acquire()
         for connection in list(self._in_use):
             connection.terminate()
-        idle, self._idle = [connection for _, connection in self._idle], []
+        idle, self._idle = self._idle, {}
         await asyncio.gather(*(_part(connection) for connection in idle))
 
     def at_hand(self) -> Connection | None:
         """The one that was used last, where that needs no waiting: nearly always."""
-        if not self._idle or self._idle[-1][1].is_closed() or not self._places.take_now():
-            return None
-        _, connection = self._idle.pop()
-        self._in_use[connection] = None
-        return connection
+        if self._idle and self._places.take_now():
+            connection, _ = self._idle.popitem()
+            if not connection.is_closed():
+                self._in_use[connection] = None
+                return connection
+            self._places.release()
+        return None
 
     async def take(self) -> Connection:
         await self._places.acquire()
         try:
             connection = None
             while self._idle and (connection is None or connection.is_closed()):
-                _, connection = self._idle.pop()
+                connection, _ = self._idle.popitem()
             if connection is None or connection.is_closed():
                 connection = await self._connect()
         except BaseException:
@@ -119,22 +121,20 @@ class Pool:
         if not sound or self._closed or connection.is_in_transaction():
             connection.terminate()
             return
-        self._idle.append((steady(), connection))
+        self._idle[connection] = None
 
     def _tend(self) -> None:
         """Close what nobody has needed for a minute, and what nobody answers on. A look every few seconds: a timer for
         each statement takes longer than all else that is done for it here."""
         now = steady()
-        for since, connection in self._idle:
-            if since <= now - _IDLE_SECONDS:
-                connection.terminate()
-        self._idle = [entry for entry in self._idle if not entry[1].is_closed()]
-        for connection, seen in self._in_use.items():
-            statements = _statements(connection)
-            if seen is None or seen.statements != statements:
-                self._in_use[connection] = _Seen(statements, now)
-            elif seen.since <= now - _SILENT_SECONDS:
-                connection.terminate()
+        for connections, most in ((self._idle, _IDLE_SECONDS), (self._in_use, _SILENT_SECONDS)):
+            for connection, seen in connections.items():
+                statements = _statements(connection)
+                if seen is None or seen.statements != statements:
+                    connections[connection] = _Seen(statements, now)
+                elif seen.since <= now - most:
+                    connection.terminate()
+        self._idle = {connection: seen for connection, seen in self._idle.items() if not connection.is_closed()}
         again = bool(self._idle or self._in_use)
         self._tending = asyncio.get_running_loop().call_later(_TEND_EVERY, self._tend) if again else None
 
@@ -160,6 +160,12 @@ class _Places(asyncio.Semaphore):
             return False
         self._value -= 1
         return True
+
+    def release(self) -> None:
+        if self._waiters:
+            super().release()
+        else:
+            self._value += 1
 
 
 class _Lent:

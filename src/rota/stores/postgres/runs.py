@@ -96,18 +96,20 @@ class PostgresRuns(PostgresBase):
             told = tell and self.route is not Route.TRANSACTION
             surely = not told and now < self._unlimited_until.get(run.job_id, 0.0)
             _, query = _SURELY_READY if surely else _READY
-            with pg.translated(self.settings.url):
-                try:
-                    if told:
-                        [[made]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
-                    else:
-                        made = await self.pool.execute(query, *values) != _NONE
-                    if surely or self._unlimited(run.job_id, made, now):
-                        return Enqueued(id=run_id, created=True, told=told)
-                except pg.TRANSIENT:
-                    pass
-                except _MAYBE_DONE:
-                    tried = True
+            try:
+                if told:
+                    [[made]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
+                else:
+                    made = await self.pool.execute(query, *values) != _NONE
+                if surely or self._unlimited(run.job_id, made, now):
+                    return Enqueued(id=run_id, created=True, told=told)
+            except pg.TRANSIENT:
+                pass
+            except _MAYBE_DONE:
+                tried = True
+            except Exception:
+                with pg.translated(self.settings.url):
+                    raise
         [known] = await self._enqueue_as([run_id], [run], tried=tried)
         return known
 
