@@ -180,13 +180,14 @@ where c.token = $1
 
 -- name: finish_runs.plain
 -- Successes that leave nothing but the fact. The case keeps the pairs a look-up in a hash, and not a join that would look
--- for each run by itself.
+-- for each run by itself. Numbers come as one text: an array takes the driver longer than all else takes us.
 with clock as materialized (select rota.rota_now() as now),
+given as materialized (select $1::text::bigint[] as ids, $2::text::bigint[] as tokens),
 done as (
     update rota.job_runs r set state = 'succeeded', finished_at = clock.now
     from clock
-    where r.id = any($1::bigint[]) and r.state = 'running'
-        and case when (r.id, r.lock_token) in (select * from unnest($1::bigint[], $2::bigint[])) then true else false end
+    where r.id = any((select ids from given)::bigint[]) and r.state = 'running'
+        and case when (r.id, r.lock_token) in (select i.* from given, unnest(ids, tokens) as i) then true else false end
     returning r.id, r.config_id, r.started_at
 ),
 used_up as (
@@ -209,7 +210,7 @@ counted as (
         set last_run_at = greatest(s.last_run_at, excluded.last_run_at), last_state = excluded.last_state,
             run_count = s.run_count + excluded.run_count
 )
-select case when (select count(*) from done) < cardinality($1) then array(select id from done) end as accepted,
+select case when (select count(*) from done) < (select cardinality(ids) from given) then array(select id from done) end as accepted,
        -- As values, and not as joins, which might read everything that waits.
        (select exists (select from rota.waiting)) and exists (select from freed f where
            (select w.id from rota.waiting w where w.by_config and w.config_id = f.config_id limit 1) is not null
