@@ -34,7 +34,7 @@ class Caretaker(Service):
     ) -> None:
         super().__init__(emit)
         self._store, self._keep_days, self._freed = store, keep_days, freed
-        self._on_duty = False
+        self._on_duty = self._overdue = False
         self._seen_free: dict[int, float] = {}
         self._dead: set[int] = set()
         self._swept = self._tidied = self._pruned = 0.0
@@ -44,6 +44,7 @@ class Caretaker(Service):
         now = time.monotonic()
         started = pulse.caretaker and not self._on_duty
         self._on_duty = pulse.caretaker
+        self._overdue = pulse.due_in is not None and pulse.due_in <= 0
         self._seen_free = {s: self._seen_free.get(s, now) for s in pulse.suspects}
         self._dead = {s for s, seen in self._seen_free.items() if now - seen >= SECOND_LOOK * 0.96} | set(pulse.stale)
         if self._dead or started:
@@ -60,8 +61,9 @@ class Caretaker(Service):
             if buried.replicas or buried.requeued or buried.cancelled:
                 self.emit(ReplicasBuried(buried.replicas, buried.requeued, buried.cancelled))
                 self._freed(buried)
-            for schedule_id, reason in await self._store.mark_unknown():
-                self.emit(ScheduleInvalid(schedule_id, reason))
+            if self._overdue:  # what nobody knows is never fired
+                for schedule_id, reason in await self._store.mark_unknown():
+                    self.emit(ScheduleInvalid(schedule_id, reason))
         if dead or now - self._tidied >= _TIDY_EVERY:
             # What has expired counts for nothing already; what the dead left behind goes with them, all but always.
             self._tidied = now
