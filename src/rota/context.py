@@ -65,6 +65,14 @@ class Context(msgspec.Struct, eq=False, gc=False):
         """Without the parameters: they may be nobody's business."""
         return f"<run {self.run_id} of job {self.job!r}, attempt {self.attempt}>"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The same for `rich`, which would show all that a struct has."""
+        return [("run_id", self.run_id), ("job", self.job), ("attempt", self.attempt)]
+
+    def _leave(self) -> None:
+        """The attempt is over. Somebody may keep this, and the collector does not see what it leads to: nothing."""
+        self._report = self._app = self.connection = None
+
     @property
     def replica_id(self) -> int:
         """The number of the replica that runs this; 0 outside of any."""

@@ -19,6 +19,7 @@ _MOMENT, _LONGEST = 0.005, 0.1
 _MUCH = 5  # in one moment; the next is twice as long
 _SHARE = 0.05  # of the time in which there are hints; beyond it, as much as pays for itself within _CREDIT seconds
 _CREDIT = 0.1
+_NO_LEAD = 10.0
 
 
 class Hinter:
@@ -29,6 +30,9 @@ class Hinter:
         self._task: asyncio.Task[None] | None = None
         self._quiet_until = 0.0
         """The end of the moment."""
+        self._led_until = 0.0
+        """The same, if it is one that somebody leads."""
+        self._leads_from = 0.0
         self._took = 0.0
         self._paid_by = 0.0
         """When so much time will have passed that hints took no more than their share of it."""
@@ -42,13 +46,20 @@ class Hinter:
     def lead(self) -> bool:
         """Whether a hint would go out at once. Then it is for the caller to send it along with what it is about, and a
         moment begins; whoever could not says so by `failed`."""
-        if (self._task is not None and not self._task.done()) or (now := steady()) < self._quiet_until:
+        if self._wanted or (self._task is not None and not self._task.done()):
             return False
-        self._quiet_until, self._count = now + _MOMENT, 1
+        now = steady()
+        if now < self._quiet_until or now < self._leads_from:
+            return False
+        self._quiet_until = self._led_until = now + _MOMENT
+        self._count = 0
         return True
 
     def failed(self, kind: Hint) -> None:
-        self._quiet_until = 0.0
+        """It goes out by itself, and so do the next ones for a while, for which it would be the same."""
+        self._leads_from = steady() + _NO_LEAD
+        if self._quiet_until == self._led_until:
+            self._quiet_until = 0.0
         self.hint(kind)
 
     async def _send(self) -> None:

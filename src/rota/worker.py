@@ -283,6 +283,7 @@ class Worker:
         claim = attempt.claim
         if self._attempts.get(claim.id) is attempt:
             del self._attempts[claim.id]
+        attempt.context._leave()
         if attempt.stop_reason == "lost":
             outcome = None
         if outcome is None and claim.slot:

@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import gc
 import threading
+import weakref
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
 
 import pytest
+from rich.pretty import pretty_repr
 
 from rota import (
     BadInput,
@@ -78,6 +80,7 @@ async def test_a_handler_sees_its_context(url: str) -> None:
     assert ctx.tick.schedule_id is None
     assert ctx.replica_id > 0
     assert repr(ctx) == f"<run {run.id} of job 'look', attempt 1>"
+    assert pretty_repr(ctx) == f"Context(run_id={run.id}, job='look', attempt=1)"
     assert not gc.is_tracked(ctx)
     assert current_context() is None
 
@@ -165,6 +168,34 @@ async def test_the_traceback_of_a_failure_begins_at_the_handler(url: str) -> Non
             assert error.startswith("ValueError: boom\n\n  File ")
             assert error.count("  File ") == 1
             assert f", in {job.name}\n" in error
+
+
+async def test_an_app_is_let_go_of_though_its_handlers_kept_their_contexts(url: str) -> None:
+    """The garbage collector sees no contexts: they must not lead back to the app when their runs are over."""
+
+    async def used() -> weakref.ref[Rota]:
+        app, kept = Rota(url), list[Context]()
+
+        @app.job(timeout=600)
+        async def keep(ctx: Context) -> None:
+            kept.append(ctx)
+
+        @app.job(timeout=600)
+        def keep_too(ctx: Context) -> None:
+            kept.append(ctx)
+
+        async with app:
+            for job in (keep, keep_too):
+                await (await job.enqueue()).result(30)
+        return weakref.ref(app)
+
+    app = await used()
+
+    async def gone() -> bool:
+        gc.collect()
+        return app() is None
+
+    await until(gone)  # the loop may have to turn once more
 
 
 async def test_a_run_that_takes_too_long_fails_whether_async_or_in_a_thread(url: str) -> None:

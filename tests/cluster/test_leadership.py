@@ -16,7 +16,7 @@ from rota import Rota
 from rota.leader import EXIT_LOST
 from tests.cluster.cluster import DEAD_AFTER, cluster, until
 from tests.cluster.leaders import DEFAULTS, Leaders, apart, leaders
-from tests.harness import Databases
+from tests.harness import Databases, Server
 
 KILLS = int(os.environ.get("ROTA_ROUNDS", "3"))
 
@@ -85,13 +85,12 @@ async def test_a_leader_behind_a_silent_partition_steps_down_first(databases: Da
             await it.leader(after=term)
 
 
-async def test_a_crash_of_the_server_ends_the_term_and_loses_no_write(databases: Databases, tmp_path: Path) -> None:
-    server = databases.server()
-    async with leaders(server.new_database(), tmp_path) as it:
+async def test_a_crash_of_the_server_ends_the_term_and_loses_no_write(own_server: Server, tmp_path: Path) -> None:
+    async with leaders(own_server.new_database(), tmp_path) as it:
         for _ in range(2):
             _, term = await it.leader()
-            await asyncio.to_thread(server.stop, "immediate")
-            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(own_server.stop, "immediate")
+            await asyncio.to_thread(own_server.start)
             await it.leader(after=term)
 
 

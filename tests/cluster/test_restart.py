@@ -6,15 +6,12 @@ import asyncio
 import random
 import signal
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
-import pytest
 
 from tests.cluster.cluster import ROUNDS, Cluster, cluster
-from tests.harness import Server, embedded_server
+from tests.harness import Server
 
 LOCKER = """
 import sys, apsw
@@ -24,15 +21,6 @@ connection.execute("begin exclusive; update clock set offset_seconds = offset_se
 print("locked", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def own_server() -> Iterator[Server]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = embedded_server()
-    yield server
-    server.close()
 
 
 async def test_a_restarted_server_costs_no_tick(own_server: Server, tmp_path: Path, rng: random.Random) -> None:

@@ -125,7 +125,8 @@ async def test_the_others_are_told_of_one_run_in_the_same_trip(url: str, sent: S
 async def test_a_client_tells_of_its_first_run_as_it_makes_it_and_of_the_next_together(
     url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hinter, "steady", lambda: 100.0)  # all of it is one moment
+    monkeypatch.setattr(hinter, "steady", lambda: 100.0)  # all of it is one moment,
+    monkeypatch.setattr(hinter, "_MOMENT", 0.5)  # at whose end everything is made
     app = Rota(url)
 
     @app.job

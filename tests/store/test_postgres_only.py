@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from rota.clock import steady
+from rota.errors import BadInput
 from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import caller
 from rota.stores.postgres.connection import POOLED, QUERIES
@@ -76,11 +77,11 @@ async def test_the_word_goes_out_behind_the_commit(databases: Databases, tmp_pat
     async with opened(url):
         await no_word_goes_out(url, "XX000")
         with pytest.raises(asyncpg.InternalServerError):
-            await execute(url, "call rota.enqueue_told('job', 5, 1, '{}', null, null, null, null)")
+            await execute(url, "call rota.enqueue_told('job', 5, 1, '{}', null, null, null, null, null)")
         assert await execute(url, "select id from ready") == [(1,)]
 
 
-@pytest.mark.parametrize("code", ["57P01", "54000", "55P03"], ids=["shut down", "nobody reads", "no lock"])
+@pytest.mark.parametrize("code", ["57P01", "54000", "55P03", "53100", "XX000"])
 async def test_a_run_of_which_the_others_could_not_be_told_is_made_once(
     databases: Databases, tmp_path: Path, code: str
 ) -> None:
@@ -91,6 +92,14 @@ async def test_a_run_of_which_the_others_could_not_be_told_is_made_once(
         assert (made.created, made.told) == (True, False)
         assert await execute(url, "select id from job_runs") == [(made.id,)]
         assert await execute(url, "select id from ready") == [(made.id,)]
+
+
+async def test_a_bad_run_that_is_to_be_told_of_is_refused(databases: Databases, tmp_path: Path) -> None:
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        with pytest.raises(BadInput, match="json"):
+            await store.enqueue_one(NewRun(job_id=JOB, parameters="no json"), tell=True)
+        assert await execute(url, "select count(*) from job_runs") == [(0,)]
 
 
 @pytest.mark.parametrize("key", [None, "k"])

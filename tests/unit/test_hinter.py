@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from rota import hinter
+from rota.errors import StoreUnavailable
 from rota.hinter import Hinter
 from rota.store import Hint, Store
 
@@ -108,3 +109,32 @@ async def test_a_hint_whose_leader_failed_goes_out_at_once(monkeypatch: pytest.M
     assert not store.hinter.lead(), "it is on its way"
     await store.hinter.close()
     assert store.sent == [(100.0, 100.0)]
+    store.now += 9
+    assert not store.hinter.lead(), "it would fail again"
+    store.now += 1
+    assert store.hinter.lead()
+
+
+async def test_a_leader_that_fails_late_does_not_end_the_pause_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Timed(monkeypatch, 0.0, 0.0)
+    assert store.hinter.lead()
+    store.hinter.hint("ready")
+    await store.hinter.close()
+    store.hinter.failed("ready")
+    await store.hinter.close()
+    assert store.pauses == [0.005]
+
+
+async def test_nobody_leads_past_a_hint_that_is_still_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it could not be sent."""
+
+    class Broken(Timed):
+        async def hint(self, kind: Hint) -> None:
+            await super().hint(kind)
+            self.hinter.hint("schedules")
+            raise StoreUnavailable("gone")
+
+    store = Broken(monkeypatch, 0.0)
+    store.hinter.hint("ready")
+    await store.hinter.close()
+    assert not store.hinter.lead()

@@ -53,7 +53,7 @@ CONTROL = POOLED | {
 TRANSIENT = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 _NO_SUCH = (
     asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.UndefinedColumnError,
-    asyncpg.UndefinedObjectError,
+    asyncpg.UndefinedObjectError, asyncpg.UndefinedFunctionError,
 )  # fmt: skip
 _UNREACHABLE = (
     asyncpg.PostgresConnectionError,

@@ -30,10 +30,8 @@ _MANY = 100
 _order = attrgetter("rank", "id")
 _kind = attrgetter("job_id", "priority")
 _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at", "delay")
-# Of what was committed, the word may fail: the server shuts down, or nobody reads what it has to say.
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
-    asyncpg.OperatorInterventionError, asyncpg.ProgramLimitExceededError,
 )  # fmt: skip
 _NONE = "INSERT 0 0"
 _KEYED = """on conflict (idempotency_key, job_id)
@@ -93,12 +91,13 @@ class PostgresRuns(PostgresBase):
         if not (run.delay or run.run_at or run.job_id in self._limited or now < self._careful_until):
             values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
             # Where a pooler has us say everything in a transaction, nothing can be said behind it.
-            told = tell and self.route is not Route.TRANSACTION
-            surely = not told and now < self._unlimited_until.get(run.job_id, 0.0)
+            tell = tell and self.route is not Route.TRANSACTION
+            surely = not tell and now < self._unlimited_until.get(run.job_id, 0.0)
             _, query = _SURELY_READY if surely else _READY
+            told = False
             try:
-                if told:
-                    [[made]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
+                if tell:
+                    [[made, told]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
                 else:
                     made = await self.pool.execute(query, *values) != _NONE
                 if surely or self._unlimited(run.job_id, made, now):
@@ -107,9 +106,12 @@ class PostgresRuns(PostgresBase):
                 pass
             except _MAYBE_DONE:
                 tried = True
-            except Exception:
+            except Exception as error:
+                # The run may be committed and only the word have failed, whatever by. A second try tells.
+                tried = tell and isinstance(error, asyncpg.PostgresError)
                 with pg.translated(self.settings.url):
-                    raise
+                    if not tried:
+                        raise
         [known] = await self._enqueue_as([run_id], [run], tried=tried)
         return known
 

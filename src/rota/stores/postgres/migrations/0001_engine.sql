@@ -250,20 +250,25 @@ create table rota.replicas (
 
 -- One run that may start now, and word of it as soon as it is committed, in one trip. The word is a transaction of its own,
 -- which does not wait for the disk: as part of the first it would make commits wait for one another. Nothing is made where
--- the job has a limit.
+-- the job has a limit; no word goes out where a commit waits for standbys, since one in here can be cut short.
 create procedure rota.enqueue_told(
-    job text, priority integer, run bigint, parameters text, key text, correlation text, parent bigint, inout made boolean)
+    job text, priority integer, run bigint, parameters text, key text, correlation text, parent bigint,
+    inout made boolean, inout told boolean)
 language plpgsql as $$
 declare
     now timestamptz := rota.rota_now();
 begin
     made := not exists (select from rota.jobs j where j.job_id = job and j.concurrency_limit > 0);
+    told := made and current_setting('synchronous_standby_names') = '';
     if made then
         insert into rota.job_runs
             (id, job_id, idempotency_key, correlation_id, parent_id, parameters, priority, run_at, created_at)
         values (run, job, key, coalesce(correlation, run::text), parent, parameters::json, priority, now, now);
         insert into rota.ready (rank, id, job_id, slot) values (rota.rank(now, priority), run, job, false);
+    end if;
+    if told then
         commit;
+        set local lock_timeout = '50ms';  -- somebody whose commit lasts may keep all others from notifying
         perform pg_notify('rota', 'ready');
     end if;
 end $$;

@@ -19,7 +19,7 @@ insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, $2), id
 
 -- name: enqueue.told
 -- The same for one, and the others hear of it.
-call rota.enqueue_told($1, $2, $3, $4, $5, $6, $7, null)
+call rota.enqueue_told($1, $2, $3, $4, $5, $6, $7, null, null)
 
 -- name: enqueue
 -- The same for any times, and any job.
