@@ -299,39 +299,37 @@ async def test_a_buried_incarnation_is_not_resumed(url: str) -> None:
             await anew.close()
 
 
-async def test_a_hint_is_heard_by_the_others(url: str) -> None:
+@asynccontextmanager
+async def hearing(store: Store) -> AsyncIterator[asyncio.Queue[Hint]]:
+    """What is heard from now on."""
     heard: asyncio.Queue[Hint] = asyncio.Queue()
-    async with opened(url) as store, opened(url) as other:
-        listening = asyncio.create_task(other.listen(heard.put_nowait))
-        try:
-            async with asyncio.timeout(10):
-                # Whatever happened before the listener could hear: it is told to look once.
-                assert {await heard.get() for _ in HINTS} == set(HINTS)
-                await enqueue(store)
-                await store.hint("ready")
-                while await heard.get() != "ready":
-                    pass
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+    listening = asyncio.create_task(store.listen(heard.put_nowait))
+    try:
+        async with asyncio.timeout(10):
+            # Whatever happened before the listener could hear: it is told to look once.
+            assert {await heard.get() for _ in HINTS} == set(HINTS)
+            yield heard
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_hint_is_heard_by_the_others(url: str) -> None:
+    async with opened(url) as store, opened(url) as other, hearing(other) as heard:
+        await enqueue(store)
+        await store.hint("ready")
+        while await heard.get() != "ready":
+            pass
 
 
 async def test_a_run_that_is_told_of_as_it_is_made_can_be_claimed_by_whoever_hears(url: str) -> None:
-    heard: asyncio.Queue[Hint] = asyncio.Queue()
-    async with opened(url) as store, opened(url) as other:
-        listening = asyncio.create_task(other.listen(heard.put_nowait))
-        try:
-            async with asyncio.timeout(10):
-                assert {await heard.get() for _ in HINTS} == set(HINTS)
-                made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
-                if not made.told:
-                    await store.hint("ready")
-                while await heard.get() != "ready":
-                    pass
-                assert [claim.id for claim in await other.claim_runs(1, 1, [JOB], 5)] == [made.id]
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+    async with opened(url) as store, opened(url) as other, hearing(other) as heard:
+        made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
+        if not made.told:
+            await store.hint("ready")
+        while await heard.get() != "ready":
+            pass
+        assert [claim.id for claim in await other.claim_runs(1, 1, [JOB], 5)] == [made.id]
 
 
 async def test_whoever_was_cut_off_itself_calls_nobody_dead(url: str) -> None:
