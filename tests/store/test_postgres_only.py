@@ -64,6 +64,27 @@ async def test_one_run_whose_reply_is_lost_is_made_once(
         assert await execute(url, "select id from ready") == [(made.id,)]
 
 
+@pytest.mark.parametrize("done", [True, False])
+async def test_one_run_that_is_told_of_and_whose_reply_is_lost_is_made_once(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    url, real = databases.new("postgres", tmp_path), Pool.fetch
+
+    async def cut(pool: Pool, query: str, *arguments: Any) -> Any:
+        if done or query != QUERIES["enqueue.told"]:
+            answer = await real(pool, query, *arguments)
+        if query == QUERIES["enqueue.told"]:
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return answer
+
+    async with opened(url) as store:
+        monkeypatch.setattr(Pool, "fetch", cut)
+        made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
+        assert (made.created, made.told) == (True, False)
+        assert await execute(url, "select id from job_runs") == [(made.id,)]
+        assert await execute(url, "select id from ready") == [(made.id,)]
+
+
 async def no_word_goes_out(url: str, code: str) -> None:
     """From now on, to tell the others of a run fails with this error."""
     [(source,)] = await execute(url, "select pg_get_functiondef('rota.enqueue_told'::regproc)")
