@@ -496,6 +496,20 @@ MUTANTS = [
         "tests/store/test_postgres_only.py",
     ),
     Mutant(
+        "ids are kept for ever",
+        f"{PG}/runs.py",
+        "return len(self._ids) < count or now > self._fetched + _IDS_KEPT",
+        "return len(self._ids) < count",
+        "tests/store/test_postgres_only.py -k ago",
+    ),
+    Mutant(
+        "old ids are used up first",
+        f"{PG}/runs.py",
+        "                self._ids.clear()\n",
+        "                pass\n",
+        "tests/store/test_postgres_only.py -k ago",
+    ),
+    Mutant(
         "a claim whose reply was lost is forgotten",
         "src/rota/worker.py",
         "                if not await self._still(replica_id) or self._stopping:\n",

@@ -13,7 +13,7 @@ import pytest
 from rota.clock import steady
 from rota.errors import BadInput
 from rota.store import Enqueued, JobRow, NewRun
-from rota.stores.postgres import caller
+from rota.stores.postgres import caller, runs
 from rota.stores.postgres.connection import POOLED, QUERIES
 from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
@@ -42,6 +42,24 @@ async def test_an_enqueue_whose_reply_is_lost_makes_each_run_once(
         assert (calls, [each.created for each in made]) == (2, [True, True, True])
         assert await execute(url, "select id from job_runs order by id") == [(each.id,) for each in made]
         assert await execute(url, "select count(*) from ready") == [(3,)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_ids_that_were_fetched_long_ago_are_not_used(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Or a run of today would have an id of last month: at the far end of every list, and in the way of pruning."""
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store, opened(url) as other:
+        ahead = 0.0
+        monkeypatch.setattr(runs, "steady", lambda: steady() + ahead)
+        [first] = await store.enqueue([NewRun(job_id=JOB)])
+        made = await other.enqueue([NewRun(job_id=JOB)] * 100)
+        [soon] = await store.enqueue([NewRun(job_id=JOB)])
+        ahead = 61.0
+        late = await store.enqueue([NewRun(job_id=JOB)] * count)
+        assert first.id < soon.id < min(each.id for each in made)
+        assert max(each.id for each in made) < min(each.id for each in late)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

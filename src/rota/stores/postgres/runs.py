@@ -23,6 +23,7 @@ from rota.stores.postgres.front import Front
 from rota.stores.postgres.route import Route
 
 _ID_BLOCK, _MOST_IDS, _QUICKLY = 50, 800, 1.0
+_IDS_KEPT = 60.0  # runs are looked through and pruned by their ids, so these are to be in the order of time, nearly
 _MOST_MERGED = 16
 _MOST_CLAIMED = 1000  # their ids fit into one page
 _FIRST = -(2**63)
@@ -78,16 +79,16 @@ class PostgresRuns(PostgresBase):
         if len(runs) == 1:
             return [await self.enqueue_one(runs[0])]
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
-        if len(self._ids) < len(runs):
+        if self._lacks(len(runs), steady()):
             await self._fetch_ids(len(runs))
         return await self._enqueue_as(self._take_ids(len(runs)), runs)
 
     async def enqueue_one(self, run: NewRun, *, tell: bool = False) -> Enqueued:
         """Most are ready at once, and their key, if they have one, is new: those go by the shortest way there is."""
-        if not self._ids:
+        now = steady()
+        if self._lacks(1, now):
             await self._fetch_ids(1)
         run_id, tried = self._ids.pop(), False
-        now = steady()
         if not (run.delay or run.run_at or run.job_id in self._limited or now < self._careful_until):
             values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
             # Where a pooler has us say everything in a transaction, nothing can be said behind it.
@@ -197,10 +198,15 @@ class PostgresRuns(PostgresBase):
         del self._ids[rest:]
         return taken[::-1]
 
+    def _lacks(self, count: int, now: float) -> bool:
+        return len(self._ids) < count or now > self._fetched + _IDS_KEPT
+
     async def _fetch_ids(self, count: int) -> None:
         async with self._fetching:
-            if len(self._ids) >= count:
+            if not self._lacks(count, steady()):
                 return  # somebody fetched enough meanwhile
+            if steady() > self._fetched + _IDS_KEPT:
+                self._ids.clear()
             # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
             quickly = steady() < self._fetched + _QUICKLY
             self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
