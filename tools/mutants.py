@@ -442,7 +442,7 @@ MUTANTS = [
     Mutant(
         "the replica's clock instead of the database's",
         f"{PG}/schedules.py",
-        '            now: datetime = claimed[0]["now"]\n',
+        '            now = moment(claimed[0]["now"])\n',
         '            now = __import__("datetime").datetime.now(__import__("datetime").UTC)\n',
         "tests/store -k 'postgres and not postgres15'",
     ),
@@ -533,8 +533,8 @@ MUTANTS = [
     Mutant(
         "a tick that starts leaves no claim behind",
         f"{PG}/queries/schedules.sql",
-        "    select $6, $7, array_agg(id) from known where fresh and begun having count(*) > 0",
-        "    select $6, $7, array_agg(id) from known where fresh and begun having count(*) > 1000000",
+        "    select $5, $6, array_agg(id) from known where fresh and begun having count(*) > 0",
+        "    select $5, $6, array_agg(id) from known where fresh and begun having count(*) > 1000000",
         "tests/store/test_starts.py",
     ),
     Mutant(

@@ -115,13 +115,13 @@ class DueSchedule(msgspec.Struct, frozen=True, gc=False):
     Thousands may be due at once, so a store makes one from its row as it comes: in this order.
     """
 
+    next_run_at: datetime | None
     id: int
     version: int
     job_id: str
     cron: str
     timezone: str | None
     parameters: str
-    next_run_at: datetime | None
     paused_at: datetime | None
     resumed_at: datetime | None
     as_declared: bool
@@ -250,7 +250,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     @property
     def due_at(self) -> datetime:
         """Its tick; for a run made by hand, when it was made."""
-        return _EPOCH + self.due * _MICROSECOND
+        return moment(self.due)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -651,6 +651,12 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
 
 
 # -- rules that both stores follow ----------------------------------------------------------------
+
+
+@lru_cache(maxsize=100)
+def moment(microseconds: int) -> datetime:
+    """So many after 1970."""
+    return _EPOCH + microseconds * _MICROSECOND
 
 
 @lru_cache(maxsize=100)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rota.errors import StaleWrite
-from rota.store import Decision, DueSchedule, RunFilter
+from rota.store import Decision, DueSchedule, RunFilter, tick_key
 from tests.store.steps import (
     JOB,
     START,
@@ -78,6 +78,21 @@ async def test_a_tick_carries_the_key_of_its_instant(url: str) -> None:
         assert (row.idempotency_key, row.due_at, row.run_at) == (key, tick(1), tick(1))
         assert [found.id for found in await store.find_runs(RunFilter(key_prefix="schedule:"))] == [row.id]
         assert (await claim_one(store)).key == key
+
+
+async def test_a_tick_that_was_set_between_two_seconds_is_the_same_by_every_way(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        odd = tick(1) + timedelta(microseconds=123457)
+        await store.update_schedule(made.id, made.version, {"next_run_at": odd})
+        await hour(url, 1.5)
+        assert (await fire(store)).runs == 1
+        [row] = await ledger(store, made.id)
+        assert (row.due_at, row.idempotency_key) == (odd, tick_key(odd))
+        again = await store.trigger(made.id, odd)
+        assert (again.id, again.created) == (row.id, False)
+        assert (await only_schedule(store)).next_run_at == tick(2)
 
 
 async def test_a_tick_is_made_once_by_any_number_of_replicas(url: str) -> None:

@@ -269,7 +269,8 @@ class PostgresRuns(PostgresBase):
         self, outcomes: Sequence[Outcome], closed: Sequence[int], on: pg.Connection | None
     ) -> Finished:
         ids, tokens, slots = [o.id for o in outcomes], [o.token for o in outcomes], [o.id for o in outcomes if o.slot]
-        [row] = await self.fetch("finish_runs.plain", _text(ids), _text(tokens), slots, list(closed), on=on)
+        values = pg.numbers(ids), pg.numbers(tokens), pg.numbers(slots), list(closed)
+        [row] = await self.fetch("finish_runs.plain", *values, on=on)
         if row["accepted"] is None:
             return Finished(accepted=frozenset(ids), lost=(), freed=row["freed"])
         return await self._explained(outcomes, frozenset(row["accepted"]), row["freed"], on)
@@ -360,11 +361,6 @@ class PostgresRuns(PostgresBase):
 
     async def prune(self, keep_days: float, limit: int) -> int:
         return int(await self.fetch_value("prune", keep_days, limit))
-
-
-def _text(numbers: list[int]) -> str:
-    """An array of numbers, as Postgres reads it."""
-    return f"{{{str(numbers)[1:-1]}}}"
 
 
 def _claims(token: int, rows: list[asyncpg.Record]) -> list[Claim]:

@@ -89,7 +89,7 @@ def _due(db: Session, values: dict[str, Any]) -> tuple[list[DueSchedule], tuple[
             continue
         tripped = optional_time(breaker_changed_at)
         due.append(DueSchedule(
-            schedule_id, version, job_id, cron, timezone, parameters, optional_time(next_run_at),
+            optional_time(next_run_at), schedule_id, version, job_id, cron, timezone, parameters,
             optional_time(paused_at), optional_time(resumed_at), bool(as_declared), priority, limit, timeout, overlap,
             catch_up, catch_up_limit, stale_after, held, waiting, bool(job_limited), breaker,
             tripped and tripped + timedelta(seconds=pause),

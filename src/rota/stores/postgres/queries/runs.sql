@@ -199,7 +199,7 @@ answered as (
 ),
 freed as (
     delete from rota.scheduler_locks l
-    where l.lock_token = any($3::bigint[]) and case when l.lock_token in (select id from done) then true else false end
+    where l.lock_token = any($3::text::bigint[]) and case when l.lock_token in (select id from done) then true else false end
     returning l.config_id, l.job_id
 ),
 counted as (

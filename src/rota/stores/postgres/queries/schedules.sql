@@ -114,12 +114,14 @@ select job_id, breaker, consecutive_failures, breaker_changed_at as changed_at, 
 from rota.jobs where breaker <> 'closed' and breaker_changed_at is not null order by job_id
 
 -- name: fire_due.claim
--- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed.
-with clock as materialized (select rota.rota_now() as now),
+-- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed. Times that every
+-- row has travel as numbers, which the driver reads faster.
+with clock as materialized (select now, rota.microseconds(now) as at from rota.rota_now() as now),
 due as materialized (
     select d.* from rota.priorities p
     cross join lateral (
-        select c.id, c.version, c.job_id, c.cron, c.timezone, c.parameters, c.next_run_at, c.paused_at, c.resumed_at,
+        select rota.microseconds(c.next_run_at) as next_run_at,
+               c.id, c.version, c.job_id, c.cron, c.timezone, c.parameters, c.paused_at, c.resumed_at,
                coalesce((c.declared ->> 'parameters')::jsonb = c.parameters, false) as as_declared, c.priority,
                c.concurrency_limit, c.lock_timeout_seconds, c.overlap, c.catch_up, c.catch_up_limit,
                c.skip_if_older_than_seconds
@@ -136,9 +138,9 @@ due as materialized (
     ) as d
     limit $3
 )
-select due.id, version, job_id, cron, timezone, parameters::text as parameters, next_run_at, paused_at, resumed_at,
+select next_run_at, due.id, version, job_id, cron, timezone, parameters::text as parameters, paused_at, resumed_at,
        as_declared, priority, concurrency_limit, lock_timeout_seconds, overlap, catch_up, catch_up_limit,
-       skip_if_older_than_seconds, clock.now,
+       skip_if_older_than_seconds, clock.at as now,
        case when $4 then pg_try_advisory_xact_lock($5, due.id) else true end as locked
 from due, clock
 
@@ -167,22 +169,24 @@ order by job_id for update
 with clock as materialized (select rota.rota_now() as now),
 first as materialized (
     select l.lane, min(front.rank) as rank
-    from unnest($9::text[], $10::integer[]) as l (job_id, lane)
+    from unnest($8::text[], $9::integer[]) as l (job_id, lane)
     cross join lateral (select r.rank from rota.ready r where r.job_id = l.job_id order by r.rank limit 1) as front
     group by l.lane
 ),
 known as materialized (
     select nextval('rota.job_runs_id_seq') as id, s.id as config_id, s.place, s.job_id, s.parameters, s.priority,
-           s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds,
-           rota.rank(s.next_run_at, s.priority) as rank, f.key, f.following,
-           f.lane is not null and rota.rank(s.next_run_at, s.priority)
-               <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
-           (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = f.key) is null as fresh
-    from unnest($1::integer[], $2::bigint[], $3::text[], $4::timestamptz[], $5::integer[])
-        as f (id, version, key, following, lane)
+           s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds, s.rank, s.key,
+           to_timestamp(f.following) as following,
+           f.lane is not null
+               and s.rank <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
+           (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = s.key) is null as fresh
+    from unnest($1::text::integer[], $2::text::bigint[], $3::text::bigint[], $4::text::integer[])
+        as f (id, version, following, lane)
     -- One row at a time, and not as a join, which might read all schedules there are.
-    cross join lateral (select c.*, c.ctid as place from rota.scheduler_configs c
-                        where c.id = f.id and c.version = f.version offset 0) as s
+    cross join lateral (
+        select c.*, c.ctid as place, rota.rank(c.next_run_at, c.priority) as rank,
+               'schedule:' || rota.microseconds(c.next_run_at) || '000' as key
+        from rota.scheduler_configs c where c.id = f.id and c.version = f.version offset 0) as s
 ),
 made as (
     insert into rota.job_runs
@@ -190,7 +194,7 @@ made as (
          state, attempt, lock_token, replica_id, started_at)
     select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now,
            case when begun then 'running'::rota.run_state else 'queued' end, begun::integer,
-           case when begun then $6::bigint end, case when begun then $7::integer end, case when begun then now end
+           case when begun then $5::bigint end, case when begun then $6::integer end, case when begun then now end
     from known, clock where fresh
 ),
 made_ready as (
@@ -198,17 +202,17 @@ made_ready as (
 ),
 batch as (
     insert into rota.claims (token, replica_id, ids)
-    select $6, $7, array_agg(id) from known where fresh and begun having count(*) > 0
+    select $5, $6, array_agg(id) from known where fresh and begun having count(*) > 0
 ),
 took_slot as (
     insert into rota.scheduler_locks (lock_token, config_id, replica_id, timeout_seconds, acquired_at, expires_at)
-    select id, config_id, case when begun then $7 end, lock_timeout_seconds, now,
+    select id, config_id, case when begun then $6 end, lock_timeout_seconds, now,
            case when begun then now + lock_timeout_seconds * interval '1 second' else 'infinity' end
     from known, clock where fresh and slot
 ),
 advanced as (
     update rota.scheduler_configs c
-    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $8
+    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $7
     from known where c.ctid = known.place
     returning c.id
 )
