@@ -7,6 +7,7 @@ term that this process had, and believes nothing else: only the store can refuse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -80,7 +81,13 @@ class Ledger:
             connection.terminate()
             raise
         finally:
-            await self._pool.release(connection, timeout=1.0)
+            await self._give_back(connection)
+
+    async def _give_back(self, connection: Any) -> None:
+        giving = asyncio.ensure_future(self._pool.release(connection, timeout=1.0))
+        # Also where nobody waits for it any more, and its connection is silent: nothing is said of it at the end.
+        giving.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(giving)
 
     async def _write_lite(self, fence: Fence, me: Leadership | None) -> Any:
         assert self._lite is not None
@@ -172,10 +179,9 @@ def declare(role: str) -> None:
         note("serve", me.fence)
         while True:
             try:
-                if not await ledger.write(me.fence, "service", me) and not STUBBORN:
-                    return
-                await asyncio.sleep(PAUSE)
-            except _TROUBLE:
+                with contextlib.suppress(*_TROUBLE):
+                    if not await ledger.write(me.fence, "service", me) and not STUBBORN:
+                        return
                 await asyncio.sleep(PAUSE)
             except asyncio.CancelledError:
                 if not STUBBORN:
