@@ -16,6 +16,13 @@ PAGE = ROOT / "docs" / "sql.md"
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
+@pytest.fixture(autouse=True)
+def _a_new_now() -> None:
+    """One for each test, and not that of the import: the others may have taken many minutes since then."""
+    global NOW
+    NOW = datetime.now(UTC).replace(microsecond=0)
+
+
 def ago(**before: float) -> str:
     return f"'{NOW - timedelta(**before):%Y-%m-%d %H:%M:%S.%f}'"
 
