@@ -13,7 +13,7 @@ demo: $(VENV)/ready-run  ## three replicas, one killed, the books checked
 demo-postgres: $(VENV)/ready-dev  ## the same on a Postgres that comes in a wheel
 	$(BIN)/rota demo --postgres
 
-test: $(VENV)/ready-dev  ## the whole suite; it mostly waits, so several files at a time, and the long ones are not kept for the end
+test: $(VENV)/ready-dev  ## the whole suite: it mostly waits, so several files at a time; none is kept for the end
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/ready-dev  ## style, types, direction of imports

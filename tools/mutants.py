@@ -442,7 +442,7 @@ MUTANTS = [
     Mutant(
         "the replica's clock instead of the database's",
         f"{PG}/schedules.py",
-        '            now = moment(claimed[0]["now"])\n',
+        '            now = instant(claimed[0]["now"])\n',
         '            now = __import__("datetime").datetime.now(__import__("datetime").UTC)\n',
         "tests/store -k 'postgres and not postgres15'",
     ),
@@ -498,9 +498,23 @@ MUTANTS = [
     Mutant(
         "ids are kept for ever",
         f"{PG}/runs.py",
-        "return len(self._ids) < count or now > self._fetched + _IDS_KEPT",
-        "return len(self._ids) < count",
+        "        if not self._ids or now > self._fetched + _IDS_KEPT:\n",
+        "        if not self._ids:\n",
         "tests/store/test_postgres_only.py -k ago",
+    ),
+    Mutant(
+        "what was believed before ids were fetched is believed behind it",
+        f"{PG}/runs.py",
+        "            now = steady()  # that may have taken long, and what is believed lasts for a second\n",
+        "",
+        "tests/store/test_postgres_only.py -k limit",
+    ),
+    Mutant(
+        "the next time is cut to whole seconds",
+        f"{PG}/schedules.py",
+        "d.next_run_at and d.next_run_at.timestamp() for d in plain",
+        "d.next_run_at and int(d.next_run_at.timestamp()) for d in plain",
+        "tests/store/test_ticks.py -k as_it_was_decided",
     ),
     Mutant(
         "old ids are used up first",

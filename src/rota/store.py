@@ -250,7 +250,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     @property
     def due_at(self) -> datetime:
         """Its tick; for a run made by hand, when it was made."""
-        return moment(self.due)
+        return instant(self.due)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -654,7 +654,7 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
 
 
 @lru_cache(maxsize=100)
-def moment(microseconds: int) -> datetime:
+def instant(microseconds: int) -> datetime:
     """So many after 1970."""
     return _EPOCH + microseconds * _MICROSECOND
 

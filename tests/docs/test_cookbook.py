@@ -13,7 +13,7 @@ from tests.docs.test_snippets import _FENCE, ROOT, Block, statements, under
 from tests.harness import execute
 
 PAGE = ROOT / "docs" / "sql.md"
-NOW = datetime.now(UTC).replace(microsecond=0)
+NOW: datetime
 
 
 @pytest.fixture(autouse=True)

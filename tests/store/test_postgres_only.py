@@ -198,6 +198,28 @@ async def test_a_job_that_gets_a_limit_has_it_within_a_second(
         assert await execute(url, "select id, by_job from waiting") == [(limited.id, True)]
 
 
+async def test_a_job_that_gets_a_limit_while_ids_are_fetched_has_it(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may freeze there for a minute: what it believed before is not believed behind it."""
+    url, real, ahead = databases.new("postgres", tmp_path), PostgresStore._fetch_ids, 0.0
+
+    async def slowly(store: PostgresStore, count: int) -> None:
+        nonlocal ahead
+        await real(store, count)
+        await other.declare([JobRow(job_id=JOB, concurrency_limit=1)], [])
+        ahead = 59.0
+
+    async with several(url, 2) as (store, other):
+        monkeypatch.setattr(runs, "steady", lambda: steady() + ahead)
+        await store.enqueue_one(NewRun(job_id=JOB))
+        assert isinstance(store, PostgresStore)
+        store._ids.clear()
+        monkeypatch.setattr(PostgresStore, "_fetch_ids", slowly)
+        limited = await store.enqueue_one(NewRun(job_id=JOB))
+        assert await execute(url, "select id, by_job from waiting") == [(limited.id, True)]
+
+
 async def test_a_key_whose_run_is_pruned_meanwhile_makes_a_new_one(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,24 @@ async def test_a_tick_that_was_set_between_two_seconds_is_the_same_by_every_way(
         assert (await only_schedule(store)).next_run_at == tick(2)
 
 
+async def test_the_next_time_is_stored_as_it_was_decided(url: str) -> None:
+    """To the microsecond, although those of an expression are whole seconds, and each its own."""
+
+    def oddly(now: datetime, due: Sequence[DueSchedule]) -> list[Decision]:
+        return [
+            msgspec.structs.replace(each, next_run_at=tick(2) + timedelta(microseconds=each.schedule.id))
+            for each in decide(now, due)
+        ]
+
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = [await scheduled(store, name=f"n{n}") for n in range(3)]
+        await hour(url, 1)
+        assert (await fire(store, deciding=oddly)).runs == 3
+        found = {row.id: row.next_run_at for row in await store.list_schedules()}
+        assert found == {each.id: tick(2) + timedelta(microseconds=each.id) for each in made}
+
+
 async def test_a_tick_is_made_once_by_any_number_of_replicas(url: str) -> None:
     async with several(url, 4) as stores:
         await hour(url, 0)

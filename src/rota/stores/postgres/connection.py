@@ -179,6 +179,6 @@ def columns(rows: Any, count: int) -> list[Sequence[Any]]:
     return [column if any(value is not None for value in column) else () for column in found]
 
 
-def numbers(values: list[int] | list[int | None]) -> str:
+def numbers(values: Sequence[float | None]) -> str:
     """An array of numbers, as Postgres reads it: the driver takes half a microsecond for each element of one."""
-    return f"{{{str(values)[1:-1]}}}".replace("None", "NULL")
+    return f"{{{str(list(values))[1:-1]}}}".replace("None", "NULL")

@@ -79,15 +79,15 @@ class PostgresRuns(PostgresBase):
         if len(runs) == 1:
             return [await self.enqueue_one(runs[0])]
         # The ids are known before the first try: when the reply to COMMIT is lost, the second try finds them.
-        if self._lacks(len(runs), steady()):
-            await self._fetch_ids(len(runs))
+        await self._fetch_ids(len(runs))
         return await self._enqueue_as(self._take_ids(len(runs)), runs)
 
     async def enqueue_one(self, run: NewRun, *, tell: bool = False) -> Enqueued:
         """Most are ready at once, and their key, if they have one, is new: those go by the shortest way there is."""
         now = steady()
-        if self._lacks(1, now):
+        if not self._ids or now > self._fetched + _IDS_KEPT:
             await self._fetch_ids(1)
+            now = steady()  # that may have taken long, and what is believed lasts for a second
         run_id, tried = self._ids.pop(), False
         if not (run.delay or run.run_at or run.job_id in self._limited or now < self._careful_until):
             values = (run.job_id, run.priority, run_id, run.parameters, run.key, run.correlation_id, run.parent_id)
@@ -198,20 +198,18 @@ class PostgresRuns(PostgresBase):
         del self._ids[rest:]
         return taken[::-1]
 
-    def _lacks(self, count: int, now: float) -> bool:
-        return len(self._ids) < count or now > self._fetched + _IDS_KEPT
-
     async def _fetch_ids(self, count: int) -> None:
+        """So that there are as many at least."""
         async with self._fetching:
-            if not self._lacks(count, steady()):
-                return  # somebody fetched enough meanwhile
-            if steady() > self._fetched + _IDS_KEPT:
+            now = steady()
+            if now > self._fetched + _IDS_KEPT:
                 self._ids.clear()
+            if len(self._ids) >= count:
+                return
             # Whoever uses them up quickly gets more at a time; what is left over at the end is lost.
-            quickly = steady() < self._fetched + _QUICKLY
-            self._block = min(2 * self._block, _MOST_IDS) if quickly else _ID_BLOCK
+            self._block = min(2 * self._block, _MOST_IDS) if now < self._fetched + _QUICKLY else _ID_BLOCK
             rows = await self.fetch("enqueue.ids", max(count, self._block))
-            self._fetched = steady()
+            self._fetched = now
             self._ids[:0] = [row["id"] for row in reversed(rows)]
 
     async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:

@@ -28,7 +28,7 @@ from rota.store import (
     TrippedBreaker,
     begun,
     changed_fields,
-    moment,
+    instant,
     tick_key,
 )
 from rota.stores.postgres import connection as pg
@@ -185,7 +185,7 @@ class PostgresSchedules(PostgresBase):
             due = await _due(connection, [row for row in claimed if row["locked"]])
             if not due:
                 return Fired(contended=contended)
-            now = moment(claimed[0]["now"])
+            now = instant(claimed[0]["now"])
             return await _write(connection, now, decide(now, due), contended, start)
 
         fired = await self.whole(transition)
@@ -215,11 +215,8 @@ class PostgresSchedules(PostgresBase):
 
 
 def _reached(row: asyncpg.Record) -> _Reached:
-    return row["priority"], _moment(row["next_run_at"]) or _NEVER, row["id"]
-
-
-def _moment(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else moment(microseconds)
+    at = row["next_run_at"]
+    return row["priority"], _NEVER if at is None else instant(at), row["id"]
 
 
 async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:
@@ -233,7 +230,7 @@ async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[Du
     breakers: dict[str, asyncpg.Record] = {}
     if tripped := sorted(name for name in names if name in taken and taken[name]["breaker"] != "closed"):
         breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
-    due = [DueSchedule(_moment(row[0]), *row[1:_DECIDED_BY]) for row in rows]
+    due = [DueSchedule(None if row[0] is None else instant(row[0]), *row[1:_DECIDED_BY]) for row in rows]
     if not taken:
         return due
     for place, schedule in enumerate(due):
@@ -262,7 +259,7 @@ async def _write(
         values = (
             pg.numbers([d.schedule.id for d in plain]),
             pg.numbers([d.schedule.version for d in plain]),
-            pg.numbers([int(d.next_run_at.timestamp()) for d in plain if d.next_run_at]),
+            pg.numbers([d.next_run_at and d.next_run_at.timestamp() for d in plain]),
             pg.numbers(places.given_to(d.schedule.job_id for d in plain) if places else []),
         )
         claimed = (places.token, places.replica_id) if places else (None, None)

@@ -182,7 +182,9 @@ where c.token = $1
 -- Successes that leave nothing but the fact. The case keeps the pairs a look-up in a hash, and not a join that would look
 -- for each run by itself. Numbers come as one text: an array takes the driver longer than all else takes us.
 with clock as materialized (select rota.rota_now() as now),
-given as materialized (select $1::text::bigint[] as ids, $2::text::bigint[] as tokens),
+given as materialized (
+    select $1::text::bigint[] as ids, $2::text::bigint[] as tokens, $3::text::bigint[] as slots
+),
 done as (
     update rota.job_runs r set state = 'succeeded', finished_at = clock.now
     from clock
@@ -199,7 +201,8 @@ answered as (
 ),
 freed as (
     delete from rota.scheduler_locks l
-    where l.lock_token = any($3::text::bigint[]) and case when l.lock_token in (select id from done) then true else false end
+    where l.lock_token = any((select slots from given)::bigint[])
+        and case when l.lock_token in (select id from done) then true else false end
     returning l.config_id, l.job_id
 ),
 counted as (

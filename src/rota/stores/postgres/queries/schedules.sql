@@ -180,7 +180,7 @@ known as materialized (
            f.lane is not null
                and s.rank <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
            (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = s.key) is null as fresh
-    from unnest($1::text::integer[], $2::text::bigint[], $3::text::bigint[], $4::text::integer[])
+    from unnest($1::text::integer[], $2::text::bigint[], $3::text::float8[], $4::text::integer[])
         as f (id, version, following, lane)
     -- One row at a time, and not as a join, which might read all schedules there are.
     cross join lateral (
