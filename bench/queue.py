@@ -10,8 +10,9 @@ _POSTGRES = (
     select 'noop', n::text, json_build_object('n', n), rota.rota_now() from generate_series(1, {count}) n
     """,
     """
-    insert into rota.ready (rank, id, job_id, slot)
-    select rota.rank(run_at, priority), id, job_id, false from rota.job_runs
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rota.rank(run_at, priority), min(id), job_id, false, array_agg(id) from rota.job_runs
+    group by run_at, priority, job_id, rota.handful(id)
     """,
     "vacuum analyze rota.job_runs",
     "vacuum analyze rota.ready",

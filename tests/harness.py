@@ -159,6 +159,12 @@ def _execute_sqlite(path: str, sql: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
+async def ready(url: str) -> list[int]:
+    """The runs that may start now. On Postgres those that were made together share a row."""
+    sql = "select id from ready" if url.startswith("sqlite") else "select unnest(ids) from ready"
+    return sorted(int(str(run_id)) for (run_id,) in await execute(url, sql))
+
+
 async def move_clock(url: str, seconds: float) -> None:
     """Set the cluster's clock so many seconds ahead of the real one."""
     if url.startswith("sqlite"):

@@ -253,6 +253,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         return instant(self.due)
 
 
+class Claimed(Row, frozen=True, kw_only=True):
+    """What a claim brought."""
+
+    claims: list[Claim]
+    more: bool = False
+    """There may be more to be had at once."""
+    busy: bool = False
+    """Others were just taking some that they may leave: look again in a moment."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. State `queued` means: again after `delay` seconds."""
 
@@ -550,7 +560,7 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
         """The same on a caller's connection that is not async, in the calling thread. The store need not be open."""
 
     @abstractmethod
-    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
         """Take up to `limit` ready runs of these jobs, best rank first; they are `running`, one attempt further.
 
         Under a token that nobody had before; when the reply is lost, see `reclaim`.

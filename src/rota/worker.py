@@ -24,13 +24,13 @@ from rota.errors import RotaError
 from rota.events import AttemptFailed, Event, RunFinished, ServiceFailed, ThreadAbandoned
 from rota.execution import Execution, Span
 from rota.job import Job
-from rota.lane import AsyncLane, Lane, ThreadLane
+from rota.lane import BUSY, AsyncLane, Lane, ThreadLane
 from rota.offer import Offer
 from rota.outbox import Outbox
 from rota.reserve import Reserve
 from rota.service import Wake
 from rota.settings import Settings
-from rota.store import Claim, Outcome, Store
+from rota.store import Claim, Claimed, Outcome, Store
 
 _BATCH, _MANY = 1000, 200
 _GRACE = 5.0
@@ -68,6 +68,8 @@ class Worker:
         """Somebody says that there may be something to claim."""
         self._starved = False
         """There is, but no room for it."""
+        self._soon: asyncio.TimerHandle | None = None
+        """Somebody looks at what others have hold of, in a moment."""
         names = {
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
@@ -188,7 +190,7 @@ class Worker:
                 room, replica_id = min(lane.room_beside(lane.kept), _BATCH), self._standing()
                 if lane.more and room and replica_id and not (self._stopping or self._outbox.full):
                     lane.asked = room
-                    lane.more = await self._claim(lane, replica_id, room) == room
+                    lane.more = (await self._claim(lane, replica_id, room)).more
                     lane.asked = 0
                     again = again or lane.more
                     if not lane.more:
@@ -197,17 +199,31 @@ class Worker:
                 self._starved = any(lane.more for lane in self.lanes)
                 await self._hungry.wait()
 
-    async def _claim(self, lane: Lane, replica_id: int, room: int) -> int:
+    async def _claim(self, lane: Lane, replica_id: int, room: int) -> Claimed:
+        """What was claimed, and is submitted."""
         token = secrets.randbits(63)
         try:
-            claims = await self._store.claim_runs(replica_id, token, lane.jobs, room)
+            claimed = await self._store.claim_runs(replica_id, token, lane.jobs, room)
         except Exception as error:
             self._emit(ServiceFailed("claimer", error))
             claims = await self._reclaim(replica_id, token)
-        if not claims or not await self._still(replica_id):
-            return 0
-        self._submit(replica_id, token, claims)
-        return len(claims)
+            claimed = Claimed(claims=claims, more=len(claims) == room)
+        self._look_soon(lane, busy=claimed.busy)
+        if claimed.claims and not await self._still(replica_id):
+            return Claimed(claims=[])
+        if claimed.claims:
+            self._submit(replica_id, token, claimed.claims)
+        return claimed
+
+    def _look_soon(self, lane: Lane, *, busy: bool) -> None:
+        """What others leave, they tell nobody of."""
+        if busy and self._soon is None:
+            self._soon = self._loop.call_later(lane.pause, self._look_now)
+        lane.pause = min(2 * lane.pause, BUSY[1]) if busy else BUSY[0]
+
+    def _look_now(self) -> None:
+        self._soon = None
+        self.wake()
 
     async def _reclaim(self, replica_id: int, token: int) -> list[Claim]:
         """Whatever goes wrong, ask what was claimed under this token, as long as this is the same replica."""

@@ -22,7 +22,7 @@ from rota import BadInput, Job, Misconfigured, NotOpen, Rota, SchemaMismatch, St
 from rota.stores.sqlite.caller import CallersSession, refuse_unable
 from tests.app.callers import APSW, Django, calling, path_of
 from tests.app.test_callers_transaction import UNHURRIED
-from tests.harness import Databases, execute
+from tests.harness import Databases, execute, ready
 
 SECOND_COPY = "do not see each other's locks"
 
@@ -250,7 +250,7 @@ async def test_the_drivers_own_error_comes_out_of_an_aborted_transaction(postgre
             mail.using(connection=connection).enqueue_sync("ada")
         connection.rollback()
         mail.using(connection=connection).enqueue_sync("ada")
-    assert await execute(postgres, "select count(*) from ready") == [(1,)]
+    assert len(await ready(postgres)) == 1
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -271,7 +271,7 @@ async def test_who_comes_second_with_a_key_waits_for_the_first_to_end(postgres: 
             first.rollback()
         two = await waiting
     assert (two.id == one.id, two.created) == (commits, not commits)
-    assert await execute(postgres, "select id from ready") == [(two.id,)]
+    assert await ready(postgres) == [two.id]
 
 
 async def test_two_that_make_the_same_keys_in_opposite_orders_do_not_block_each_other(postgres: str) -> None:

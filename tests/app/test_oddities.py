@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rota import BadInput, Breaker, Context, NotFound, NotOpen, Rota, RunFailed, Schedule, StoreUnavailable
-from rota.store import Claim, Outcome
+from rota.store import Claim, Claimed, Outcome
 from tests.app.waiting import until
 from tests.harness import execute
 
@@ -272,12 +272,12 @@ async def test_what_was_claimed_for_a_number_that_was_given_up_does_not_run(
         worker, claim_runs = app._worker, type(app.store).claim_runs
         mine = worker._standing()
 
-        async def late(self: Any, *args: Any) -> list[Claim]:
-            claims = await claim_runs(self, *args)
-            if claims and not numbers:
+        async def late(self: Any, *args: Any) -> Claimed:
+            claimed = await claim_runs(self, *args)
+            if claimed.claims and not numbers:
                 numbers.append(0)  # it does not trust itself; soon it will have joined anew
                 asyncio.get_running_loop().call_later(0.05, numbers.append, mine + 1)
-            return claims
+            return claimed
 
         monkeypatch.setattr(type(app.store), "claim_runs", late)
         monkeypatch.setattr(worker, "_standing", lambda: numbers[-1] if numbers else mine)

@@ -13,7 +13,7 @@ import pytest
 from rota import Context, Rota
 from rota.errors import StoreUnavailable
 from rota.events import ServiceFailed, TicksFired
-from rota.store import Claim, Fired, RunFilter
+from rota.store import Claim, Claimed, Fired, RunFilter
 from tests.app.waiting import until
 from tests.harness import execute
 
@@ -33,7 +33,7 @@ async def test_a_tick_needs_no_claim(url: str, monkeypatch: pytest.MonkeyPatch) 
         store = type(app.store)
         original = store.claim_runs
 
-        async def noted(self: Any, replica_id: int, token: int, *more: Any) -> list[Claim]:
+        async def noted(self: Any, replica_id: int, token: int, *more: Any) -> Claimed:
             claimed.add(token)
             return await original(self, replica_id, token, *more)
 

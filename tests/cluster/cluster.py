@@ -19,7 +19,7 @@ from typing import Any
 
 from rota import Rota
 from tests.cluster.judge import Schedule, judge, moment
-from tests.harness import execute
+from tests.harness import execute, ready
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("ROTA_ROUNDS", "20"))
@@ -282,7 +282,7 @@ class Cluster:
         """Stop while these still wait to be run."""
         await self._terminate()
         await self._nothing_left(("claims", "scheduler_locks", "cancellations", "replicas"))
-        assert [row[0] for row in await self.sql("select id from ready")] == list(queued)
+        assert await ready(self.url) == sorted(queued)
 
     async def stop(self) -> None:
         await self._terminate()

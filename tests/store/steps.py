@@ -170,7 +170,7 @@ async def enqueue(store: Store, **fields: Any) -> int:
 async def claim(
     store: Store, limit: int = 100, *, replica: int = 1, jobs: Sequence[str] = (JOB,), token: int | None = None
 ) -> list[Claim]:
-    return await store.claim_runs(replica, token or new_token(), list(jobs), limit)
+    return (await store.claim_runs(replica, token or new_token(), list(jobs), limit)).claims
 
 
 async def claim_one(store: Store, **more: Any) -> Claim:

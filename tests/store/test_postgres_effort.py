@@ -184,11 +184,11 @@ async def test_a_claim_of_500_is_one_statement(url: str, sent: Sent, jobs: int) 
         await store.enqueue(new(jobs, jobs))
         await store.claim_runs(1, 7, names, 1)
         await fresh(url, sent)
-        assert await store.claim_runs(1, 8, names, 500) == []
+        assert (await store.claim_runs(1, 8, names, 500)).claims == []
         assert await sent.take() == expected
         await store.enqueue(new(600, jobs))
         await sent.take()
-        claims = await store.claim_runs(1, 9, names, 500)
+        claims = (await store.claim_runs(1, 9, names, 500)).claims
         assert (len(claims), await sent.take()) == (500, expected)
         assert await transactions(url, "(select xmin from job_runs where state = 'running') as r", "claims") == 1
 
@@ -199,7 +199,7 @@ async def test_500_outcomes_are_one_statement(url: str, sent: Sent, name: str, m
         for number in (1, 500):
             await fresh(url, sent)
             await store.enqueue(new(number))
-            claims = await store.claim_runs(1, number, ["job-0"], 500)
+            claims = (await store.claim_runs(1, number, ["job-0"], 500)).claims
             await sent.take()
             finished = await store.finish_runs(outcomes(claims, **more), [number])
             assert len(finished.accepted) == number
@@ -274,7 +274,7 @@ async def test_a_session_is_handed_on_as_it_is(url: str, sent: Sent, monkeypatch
 
         async def cycle(token: int) -> None:
             await store.enqueue(new(50))
-            claims = await store.claim_runs(1, token, ["job-0"], 50)
+            claims = (await store.claim_runs(1, token, ["job-0"], 50)).claims
             await store.finish_runs(outcomes(claims, plain=True), [token])
             await store.agenda(["job-0"])
 
@@ -317,7 +317,7 @@ async def test_both_updates_of_a_run_stay_within_its_page(url: str) -> None:
         assert isinstance(store, PostgresStore)
         for token in range(1, 5):
             await store.enqueue(new(500))
-            claims = await store.claim_runs(1, token, ["job-0"], 500)
+            claims = (await store.claim_runs(1, token, ["job-0"], 500)).claims
             await store.finish_runs(outcomes(claims, plain=token % 2 == 0), [token])
         # Each session keeps its own counts for a while; there is one.
         await store.pool.fetch("select pg_stat_force_next_flush()")
@@ -357,7 +357,8 @@ with made as (
     from generate_series(1, {UNKNOWN + KNOWN}) as x
     returning id, job_id, run_at
 )
-insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, 5), id, job_id, false from made;
+insert into rota.ready (rank, id, job_id, slot, ids)
+select rota.rank(run_at, 5), min(id), job_id, false, array_agg(id) from made group by run_at, job_id, rota.handful(id);
 
 with made as (
     insert into rota.job_runs (job_id, idempotency_key, correlation_id, run_at)
@@ -444,10 +445,10 @@ INDEXES = {
 
 # (statement, its values, the most pages that it may touch)
 EFFORTS = [
-    ("claim_runs.1", "7, 1, 10, 0, 'known-7'", 200),
-    ("claim_runs.4", "7, 1, 10, 0, 'known-7', 'known-8', 'known-9', null", 200),
-    ("claim_runs.8", "7, 1, 10, 0, " + ", ".join(f"'known-{n}'" for n in range(8)), 250),
-    ("claim_runs.16", "7, 1, 10, 0, " + ", ".join(f"'known-{n}'" for n in range(16)), 300),
+    ("claim_runs.1", "7, 1, 10, 0, 10, 'known-7'", 200),
+    ("claim_runs.4", "7, 1, 10, 0, 10, 'known-7', 'known-8', 'known-9', null", 200),
+    ("claim_runs.8", "7, 1, 10, 0, 10, " + ", ".join(f"'known-{n}'" for n in range(8)), 250),
+    ("claim_runs.16", "7, 1, 10, 0, 10, " + ", ".join(f"'known-{n}'" for n in range(16)), 300),
     ("claim_runs.fronts", f"array[{JOBS}], 16", 1000),
     ("finish_runs.plain", "'{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}', '{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}', '{}', '{1}'", 100),
     ("get_runs", "'{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}'", 100),
@@ -587,7 +588,8 @@ async def test_runs_that_have_been_claimed_are_in_no_beats_way(url: str) -> None
         pass
     await execute(
         url,
-        "insert into rota.ready (rank, id, job_id, slot) select x, x, 'work', false from generate_series(1, 10000) x",
+        "insert into rota.ready (rank, id, job_id, slot, ids) "
+        "select x, x, 'work', false, array[x] from generate_series(1, 10000) x",
     )
     owner, session = [await asyncpg.connect(url, server_settings=pg.POOLED) for _ in range(2)]
     holder = await asyncpg.connect(url)

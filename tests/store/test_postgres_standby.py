@@ -15,7 +15,7 @@ import pytest
 from rota.store import Enqueued, NewRun
 from rota.stores.postgres.connection import POOLED
 from rota.stores.postgres.store import PostgresStore
-from tests.harness import Server, execute
+from tests.harness import Server, execute, ready
 from tests.store.steps import JOB, opened
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ async def test_whoever_keeps_all_others_from_notifying_keeps_nobody_from_enqueui
     async with opened(primary.url) as store, frozen_while_it_notifies(primary), asyncio.timeout(20):
         made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
         assert (made.created, made.told) == (True, False)
-        assert await execute(primary.url, "select id from ready") == [(made.id,)]
+        assert await ready(primary.url) == [made.id]
 
 
 @asynccontextmanager

@@ -329,7 +329,7 @@ async def test_a_run_that_is_told_of_as_it_is_made_can_be_claimed_by_whoever_hea
             await store.hint("ready")
         while await heard.get() != "ready":
             pass
-        assert [claim.id for claim in await other.claim_runs(1, 1, [JOB], 5)] == [made.id]
+        assert [claim.id for claim in (await other.claim_runs(1, 1, [JOB], 5)).claims] == [made.id]
 
 
 async def test_whoever_was_cut_off_itself_calls_nobody_dead(url: str) -> None:

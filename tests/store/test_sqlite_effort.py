@@ -88,7 +88,7 @@ def test_a_batch_of_500_takes_a_handful_of_statements(tmp_path: Path, plain: boo
             async with effort(store) as making:
                 await store.enqueue([NewRun(job_id="a") for _ in range(500)])
             async with effort(store) as claiming:
-                claims = await store.claim_runs(1, 7, ["a", "b"], 500)
+                claims = (await store.claim_runs(1, 7, ["a", "b"], 500)).claims
             async with effort(store) as finishing:
                 finished = await store.finish_runs(outcomes(claims, plain=plain), [7])
         assert (len(claims), len(finished.accepted)) == (500, 500)
@@ -140,9 +140,9 @@ def test_the_effort_is_that_of_what_is_taken(full: Path) -> None:
             async with effort(store) as making:
                 await store.enqueue([NewRun(job_id="known-3") for _ in range(10)])
             async with effort(store) as claiming:
-                claims = await store.claim_runs(1, 7, KNOWN, 10)
+                claims = (await store.claim_runs(1, 7, KNOWN, 10)).claims
             async with effort(store) as looking:
-                assert await store.claim_runs(1, 8, ["nothing"], 10) == []
+                assert (await store.claim_runs(1, 8, ["nothing"], 10)).claims == []
             async with effort(store) as finishing:
                 await store.finish_runs(outcomes(claims, plain=True), [7])
             async with effort(store) as firing:

@@ -325,7 +325,7 @@ def test_a_schedule_deleted_in_the_shell_leaves_its_runs_free_to_go_on(shell: Sh
         shell("delete from scheduler_configs")
         assert [run.config_id for run in await store.get_runs([e.id for e in made])] == [None, None]
         assert await store.promote_due(9) == 1
-        assert len(await store.claim_runs(1, 1, ["a"], 9)) == 2
+        assert len((await store.claim_runs(1, 1, ["a"], 9)).claims) == 2
 
     using(tmp_path, use)
 
@@ -427,7 +427,7 @@ def test_a_writer_that_holds_on_too_long_makes_the_store_unavailable(
     async def use(store: SQLiteStore) -> None:
         line = await store.join("r", "h", 1, ["a"])
         [made] = await store.enqueue([NewRun(job_id="a")])
-        [claim] = await store.claim_runs(line.replica_id, 1, ["a"], 1)
+        [claim] = (await store.claim_runs(line.replica_id, 1, ["a"], 1)).claims
         async with store.transaction(claim):
             for attempt in (store.enqueue([NewRun(job_id="a")]), line.beat(holding=True)):
                 with pytest.raises(StoreUnavailable, match="busy"):
@@ -442,7 +442,7 @@ def test_a_writer_that_holds_on_too_long_makes_the_store_unavailable(
 def test_a_transaction_cancelled_while_it_waits_does_not_keep_the_lock(tmp_path: Path) -> None:
     async def use(store: SQLiteStore) -> None:
         await store.enqueue([NewRun(job_id="a")])
-        [claim] = await store.claim_runs(1, 1, ["a"], 1)
+        [claim] = (await store.claim_runs(1, 1, ["a"], 1)).claims
         other = apsw.Connection(path_of(tmp_path))
         other.execute("begin immediate")
 
@@ -495,7 +495,7 @@ def test_a_replica_killed_is_found_by_its_lock_and_buried(tmp_path: Path) -> Non
         with child(REPLICA, store.settings.url, "{}") as process:
             number, caretaker = heard_from(process)
             await store.enqueue([NewRun(job_id="a")])
-            [claim] = await store.claim_runs(int(number), 7, ["a"], 1)
+            [claim] = (await store.claim_runs(int(number), 7, ["a"], 1)).claims
             assert (caretaker, (await mine.beat(holding=False)).suspects) == ("False", ())
             assert (await store.bury([int(number)])).replicas == (), "it lives"
             process.kill()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from rota import Rota
-from rota.store import Claim, Finished, Outcome, Store
+from rota.store import Claim, Claimed, Finished, Outcome, Store
 from rota.worker import Worker
 
 
@@ -19,15 +19,17 @@ class Plenty:
         self.asked: list[int] = []
         self.large, self.answer = asyncio.Event(), asyncio.Event()
 
-    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
         await asyncio.sleep(0)
         if not jobs:
-            return []
+            return Claimed(claims=[])
         first = sum(self.asked) + 1
         self.asked.append(limit)
         if limit > 5 * self.asked[0]:
             self.large.set()
-        return [Claim(token, n, jobs[0], 1, 0, "{}", None, 1, None, "", False, n) for n in range(first, first + limit)]
+        numbers = range(first, first + limit)
+        claims = [Claim(token, n, jobs[0], 1, 0, "{}", None, 1, None, "", False, n) for n in numbers]
+        return Claimed(claims=claims, more=True)
 
     async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
         await self.answer.wait()
@@ -80,3 +82,30 @@ async def test_no_more_is_begun_while_the_store_takes_no_outcomes() -> None:
         store.answer.set()
         while sum(store.asked) < 2 * stuck:
             await asyncio.sleep(0)
+
+
+class Elbows(Plenty):
+    """Others are at it the first time that somebody looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[bool] = []
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
+        if not jobs:
+            return Claimed(claims=[])
+        self.looks.append(len(self.looks) < 3)
+        if len(self.looks) == 5:
+            self.large.set()
+        return Claimed(claims=[], busy=self.looks[-1])
+
+
+async def test_what_others_may_leave_is_looked_for_again_until_nobody_is_at_it() -> None:
+    store = Elbows()
+    async with at_work(store) as worker:
+        while len(store.looks) < 4:
+            await asyncio.sleep(0)
+        assert store.looks == [True, True, True, False]
+        worker.wake()
+        await store.large.wait()
+        assert len(store.looks) == 5

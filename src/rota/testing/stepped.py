@@ -51,8 +51,8 @@ class SteppedWorker(Worker):
         for lane in self.lanes:
             while lane.jobs and (room := lane.room()) and (replica_id := self._standing()):
                 taken = await self._claim(lane, replica_id, room)
-                claimed += taken
-                if taken < room:
+                claimed += len(taken.claims)
+                if not taken.more:
                     break
         return claimed
 

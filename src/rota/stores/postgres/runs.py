@@ -11,11 +11,12 @@ from operator import attrgetter
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from rota.clock import steady
 from rota.errors import NotFound, NotOpen, RunLost, TransactionLost, WrongState
 from rota.settings import Settings
-from rota.store import Claim, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
+from rota.store import Claim, Claimed, Enqueued, Finished, NewRun, Outcome, RunFilter, RunRow, State
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
 from rota.stores.postgres.caller import enqueue_within, enqueue_within_sync
@@ -38,15 +39,24 @@ _NONE = "INSERT 0 0"
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
 _UNLESS_LIMITED = "where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)"
+_TOGETHER, _ALONE = ("min(id)", "array_agg(id)", "group by run_at, rota.handful(id)"), ("id", "array[id]", "")
 _COLUMNS = ("bigint", "text", "text", "text", "bigint", "timestamptz", "float8")
 
 
 def _enqueue_queries(name: str, columns: int, on_conflict: str = "", unless: str = "") -> tuple[str, str]:
-    """For many runs, and for one, which is faster without arrays."""
+    """For many runs, and for one, which is faster without arrays and groups."""
     query = pg.QUERIES[name].replace("/* on conflict */", on_conflict).replace("/* unless limited */", unless)
     kinds = list(enumerate(_COLUMNS[:columns], 3))
     many, one = (", ".join(f"${n}::{kind}{array}" for n, kind in kinds) for array in ("[]", ""))
-    return query.replace("/* runs */", f"unnest({many})"), query.replace("/* runs */", f"(values ({one}))")
+    many = many.replace("$3::bigint[]", "$3::text::bigint[]")  # see `numbers`
+    sources = f"unnest({many})", f"(values ({one}))"
+    return _filled(query, _TOGETHER, sources[0]), _filled(query, _ALONE, sources[1])
+
+
+def _filled(query: str, rows: tuple[str, str, str], runs: str) -> str:
+    for place, part in zip(("runs", "first", "together", "by the handful"), (runs, *rows), strict=True):
+        query = query.replace(f"/* {place} */", part)
+    return query
 
 
 # New ids collide with nothing, and most keys are new, which is cheaper not to look for. After a collision keys are
@@ -66,6 +76,8 @@ class PostgresRuns(PostgresBase):
     def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
+        self._handfuls: dict[tuple[str, ...], float] = {}
+        """How many runs of these jobs shared a row when we last looked."""
         self._ids: list[int] = []
         self._fetching = asyncio.Lock()
         self._limited: set[str] = set()
@@ -175,7 +187,7 @@ class PostgresRuns(PostgresBase):
     ) -> int:
         job_id, priority = _kind(runs[0])
         one = len(runs) == 1
-        values = (ids[0], *_values(runs[0])) if one else (ids, *pg.columns(map(_values, runs), 6))
+        values = (ids[0], *_values(runs[0])) if one else (pg.numbers(ids), *pg.columns(map(_values, runs), 6))
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
             now = steady()
             made = await connection.execute(_READY[one], job_id, priority, *values[:5])
@@ -212,24 +224,35 @@ class PostgresRuns(PostgresBase):
             self._fetched = now
             self._ids[:0] = [row["id"] for row in reversed(rows)]
 
-    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
         limit = min(limit, _MOST_CLAIMED)
-        front = self._fronts.setdefault(tuple(jobs), Front(_FIRST))
+        asked = tuple(jobs)
+        front = self._fronts.setdefault(asked, Front(_FIRST))
         start = front.start()
-        claims = await self._claim(replica_id, token, jobs, limit, start)
-        if not claims and start != _FIRST:
+        claimed = await self._claim(replica_id, token, asked, limit, start)
+        if not claimed.claims and start != _FIRST:
             start = _FIRST
-            claims = await self._claim(replica_id, token, jobs, limit, start)
-        front.note(start, claims[-1].rank if len(claims) >= max(limit, _MANY) else None)
-        return claims
+            claimed = await self._claim(replica_id, token, asked, limit, start)
+        front.note(start, claimed.claims[-1].rank if claimed.more and len(claimed.claims) >= _MANY else None)
+        if start != _FIRST:
+            return msgspec.structs.replace(claimed, more=True)  # before the start there may be some that others let go
+        return claimed
 
-    async def _claim(self, replica_id: int, token: int, jobs: Sequence[str], limit: int, start: int) -> list[Claim]:
-        if len(jobs) > _MOST_MERGED:
-            jobs = [row["job_id"] for row in await self.fetch("claim_runs.fronts", list(jobs), _MOST_MERGED)]
+    async def _claim(self, replica_id: int, token: int, asked: tuple[str, ...], limit: int, start: int) -> Claimed:
+        jobs: Sequence[str] = asked
+        if len(asked) > _MOST_MERGED:
+            jobs = [row["job_id"] for row in await self.fetch("claim_runs.fronts", list(asked), _MOST_MERGED)]
         query, names = _claim_query(len(jobs)), [*jobs, *([None] * _MOST_MERGED)]
-        arguments = (token, replica_id, limit, start, *names[: _arms(len(jobs))])
+        # A row more than it should take: what is locked and not taken is in the way of others.
+        rows = min(limit, int(limit / self._handfuls.get(asked, 1.0)) + 1)
+        arguments = (token, replica_id, limit, start, rows, *names[: _arms(len(jobs))])
         with pg.translated(self.settings.url):
-            return _claims(token, await pg.retried(lambda: self.pool.fetch(query, *arguments)))
+            *claims, last = await pg.retried(lambda: self.pool.fetch(query, *arguments))
+        # What is no run has the columns of one.
+        found, runs, busy = last["attempt"], last["losses"], last["slot"]
+        self._handfuls[asked] = runs / found if found else 1.0
+        unseen = found > 0 and _MOST_MERGED == len(jobs) < len(asked)
+        return Claimed(claims=_claims(token, claims), more=found == rows or runs >= limit or unseen, busy=busy)
 
     async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
         if await self.fetch("claim_runs.void", token, replica_id):
@@ -349,12 +372,20 @@ class PostgresRuns(PostgresBase):
         return await self.whole(transition)
 
     async def retry_run(self, run_id: int) -> State:
-        rows = await self.fetch("retry_run", run_id)
-        if not rows:
-            raise NotFound(f"there is no run {run_id}")
-        if not rows[0]["again"]:
-            why = "stands for several missed ticks" if rows[0]["missed_count"] is not None else f"is {rows[0]['state']}"
-            raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
+        async def transition(connection: pg.Connection) -> None:
+            if (which := await connection.fetchrow(pg.QUERIES["retry_run.which"], run_id)) is None:
+                raise NotFound(f"there is no run {run_id}")
+            # One that was cancelled while others had hold of its row may be there still, without all that it needs.
+            # That first, and then the run: others lock in this order too.
+            for statement in ("retry_run.fewer", "retry_run.none"):
+                await connection.execute(pg.QUERIES[statement], run_id, *which)
+            if (found := await connection.fetchrow(pg.QUERIES["retry_run"], run_id)) is None:
+                raise NotFound(f"there is no run {run_id}")
+            if not found["again"]:
+                why = "stands for several missed ticks" if found["missed_count"] is not None else f"is {found['state']}"
+                raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
+
+        await self.whole(transition)
         return "queued"
 
     async def prune(self, keep_days: float, limit: int) -> int:
@@ -372,12 +403,14 @@ def _arms(jobs: int) -> int:
 
 @cache
 def _claim_query(jobs: int) -> str:
+    names = [f"${n}" for n in range(6, 6 + _arms(jobs))]
     if jobs <= 1:
         candidates = pg.QUERIES["claim_runs.candidates"]
     else:
-        each = [pg.QUERIES["claim_runs.job"].replace("$5", f"${n}") for n in range(5, 5 + _arms(jobs))]
+        each = [pg.QUERIES["claim_runs.job"].replace("$6", name) for name in names]
         candidates = pg.QUERIES["claim_runs.merged"].replace("/* jobs */", "\n    union all ".join(each))
-    return pg.QUERIES["claim_runs"].replace("/* candidates */", candidates)
+    claim = pg.QUERIES["claim_runs"].replace("/* names */", ", ".join(f"({name}::text)" for name in names))
+    return claim.replace("/* candidates */", candidates)
 
 
 async def _new_ids(connection: Any, count: int) -> list[int]:

@@ -259,7 +259,7 @@ async def _write(
         values = (
             pg.numbers([d.schedule.id for d in plain]),
             pg.numbers([d.schedule.version for d in plain]),
-            pg.numbers([d.next_run_at and d.next_run_at.timestamp() for d in plain]),
+            pg.numbers([d.next_run_at.timestamp() if d.next_run_at else None for d in plain]),
             pg.numbers(places.given_to(d.schedule.job_id for d in plain) if places else []),
         )
         claimed = (places.token, places.replica_id) if places else (None, None)

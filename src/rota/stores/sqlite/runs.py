@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rota.errors import NotFound, WrongState
-from rota.store import Claim, Enqueued, NewRun, RunFilter, RunRow, State
+from rota.store import Claim, Claimed, Enqueued, NewRun, RunFilter, RunRow, State
 from rota.stores.sqlite.base import SQLiteBase
 from rota.stores.sqlite.caller import enqueue_within, enqueue_within_sync
 from rota.stores.sqlite.enqueue import enqueue
@@ -37,14 +37,15 @@ class SQLiteRuns(SQLiteBase):
     def enqueue_sync(self, runs: Sequence[NewRun], connection: Any) -> list[Enqueued]:
         return enqueue_within_sync(connection, self.path, runs)
 
-    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> list[Claim]:
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
         names = encode(list(jobs))
 
         def transition(db: Session) -> list[Claim]:
             [(now, present)] = db.all("claim_runs.look", (names,))
             return _claim(db, replica_id, token, _best(db, decode(present), limit), now)
 
-        return await self.write(transition, unless=lambda db: None if db.value("claim_runs.any", (names,)) else [])
+        claims = await self.write(transition, unless=lambda db: None if db.value("claim_runs.any", (names,)) else [])
+        return Claimed(claims=claims, more=len(claims) == limit)
 
     async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
         def transition(db: Session) -> list[Claim]:

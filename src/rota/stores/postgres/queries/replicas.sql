@@ -149,8 +149,8 @@ freed as (
             select r.id from rota.job_runs r where r.id = l.lock_token and r.state in ('queued', 'running')) is null)
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, exists (select from rota.scheduler_locks l where l.lock_token = back.id)
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rank, id, job_id, exists (select from rota.scheduler_locks l where l.lock_token = back.id), array[id]
     from back where state = 'queued'
     on conflict do nothing
 )

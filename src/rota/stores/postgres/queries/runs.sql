@@ -15,7 +15,8 @@ with made as (
     /* unless limited */
     returning id, run_at
 )
-insert into rota.ready (rank, id, job_id, slot) select rota.rank(run_at, $2), id, $1, false from made
+insert into rota.ready (rank, id, job_id, slot, ids)
+select rota.rank(run_at, $2), /* first */, $1, false, /* together */ from made /* by the handful */
 
 -- name: enqueue.told
 -- The same for one, and the others hear of it.
@@ -45,8 +46,9 @@ made_wait as (
     select rota.rank(run_at, $2), id, $1, false, true from made, clock where run_at <= now and by_job
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot)
-    select rota.rank(run_at, $2), id, $1, false from made, clock where run_at <= now and not by_job
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rota.rank(run_at, $2), /* first */, $1, false, /* together */
+    from made, clock where run_at <= now and not by_job /* by the handful */
 )
 select count(*) from made
 
@@ -99,7 +101,9 @@ made_wait as (
     select rank, id, job_id, false, true from placed where place = 'waiting'
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, false from placed where place = 'ready'
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rank, min(id), job_id, false, array_agg(id order by id) from placed where place = 'ready'
+    group by job_id, rank, rota.handful(id)
 ),
 told as materialized (
     select pg_notify('rota', kind)
@@ -117,15 +121,30 @@ join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key and r.
     and r.idempotency_key is not null and r.idempotency_key not like 'schedule:%'
 
 -- name: claim_runs
+-- Of the rows that were found, as many as hold what is wanted; of the last one, a part. What is taken is what was deleted, or
+-- cut off: one that somebody else changed in this very moment is neither. The last line is no run: how many rows were
+-- found, how many runs were in them, and whether others have hold of some, which they may leave.
 with clock as materialized (select rota.rota_now() as now),
-popped as (
-    delete from rota.ready
-    where ctid = any(array(
-        /* candidates */))
-    returning id, slot, rank
+found as materialized (
+    /* candidates */
+),
+counted as materialized (
+    select place, slot, ids, upto, ($3 - upto)::integer + cardinality(ids) as part
+    from (select place, slot, ids, sum(cardinality(ids)) over (order by rank, id) as upto from found) as f
+),
+whole as (
+    delete from rota.ready where ctid = any(array(select place from counted where upto <= $3)) returning slot, ids
+),
+parted as (
+    update rota.ready r set id = c.ids[c.part + 1], ids = c.ids[c.part + 1:]
+    from counted c where r.ctid = c.place and c.upto > $3 and c.part > 0
+    returning c.slot, c.ids[:c.part] as ids
 ),
 -- As one array: looked up in the order of the index, which is half the work of one after the other.
-taken as materialized (select array_agg(id) as ids from popped),
+taken as materialized (
+    select array_agg(id) as ids, array_agg(id) filter (where slot) as slots
+    from (select slot, unnest(ids) as id from whole union all select slot, unnest(ids) from parted) as t
+),
 claimed as (
     update rota.job_runs r
     set state = 'running', lock_token = $1, replica_id = $2, attempt = r.attempt + 1, started_at = clock.now,
@@ -133,7 +152,8 @@ claimed as (
     from taken, clock
     where r.id = any(taken.ids) and r.state = 'queued'
     returning r.id, r.job_id, r.attempt, r.losses, r.parameters, r.idempotency_key,
-        rota.microseconds(coalesce(r.due_at, r.created_at)) as due, r.config_id, r.correlation_id
+        rota.microseconds(coalesce(r.due_at, r.created_at)) as due, r.config_id, r.correlation_id,
+        rota.rank(r.run_at, r.priority) as rank
 ),
 batch as (
     insert into rota.claims (token, replica_id, ids) select $1, $2, array_agg(id) from claimed having count(*) > 0
@@ -142,23 +162,36 @@ held as (
     update rota.scheduler_locks l
     set replica_id = $2, expires_at = clock.now + l.timeout_seconds * interval '1 second'
     from clock
-    where l.lock_token = any(array(select id from popped where slot))
+    where l.lock_token = any((select slots from taken)::bigint[])
 )
-select id, job_id, attempt, losses, parameters, idempotency_key, due, config_id, correlation_id, slot, rank
-from claimed join popped using (id)
+select id, job_id, attempt, losses, parameters, idempotency_key, due, config_id, correlation_id,
+       case when (select slots from taken) is null then false else id in (select unnest(slots) from taken) end as slot, rank
+from claimed
+union all
+select null, null, (select count(*)::integer from found), (select coalesce(max(upto), 0)::integer from counted),
+       null, null, null, null, null,
+       (select count(*) from found) < $5 and exists (
+           select from (values /* names */) as j (job_id)
+           cross join lateral (
+               select from rota.ready r
+               where r.job_id = j.job_id and r.rank >= $4 and r.ctid not in (select place from found)
+               order by r.rank limit 1) as others),
+       null
 
 -- name: claim_runs.candidates
-select ctid from rota.ready where job_id = $5 and rank >= $4 order by rank, id limit $3 for update skip locked
+select ctid as place, rank, id, slot, ids from rota.ready
+    where job_id = $6 and rank >= $4 order by rank, id limit $5 for update skip locked
 
 -- name: claim_runs.merged
--- Each job's best, merged as they are read: no more is looked at, or locked, than is taken.
-select r.ctid
-from (select * from (/* jobs */) as each_job order by rank, id) as best
-cross join lateral (select ctid from rota.ready where ctid = best.place for update skip locked) as r
-limit $3
+-- Each job's best, merged as they are read: no more is looked at than is locked.
+select r.*
+    from (select * from (/* jobs */) as each_job order by rank, id) as best
+    cross join lateral (
+        select ctid as place, rank, id, slot, ids from rota.ready where ctid = best.place for update skip locked) as r
+    limit $5
 
 -- name: claim_runs.job
-(select ctid as place, rank, id from rota.ready where job_id = $5 and rank >= $4 order by rank, id)
+(select ctid as place, rank, id from rota.ready where job_id = $6 and rank >= $4 order by rank, id)
 
 -- name: claim_runs.fronts
 select job_id from unnest($1::text[]) as j (job_id)
@@ -357,10 +390,18 @@ select case when exists (select from stopped) then 'cancelled' else state::text 
 from found
 
 -- name: cancel_run.unpark
--- A statement of its own: only a snapshot taken after the row lock sees a slot that was just given. What somebody has locked is being claimed or moved: they will see the state and drop it.
-with ready as (
-    delete from rota.ready where ctid = any(array(
-        select ctid from rota.ready where job_id = $4 and rank = $2 and id = $1 for update skip locked))
+-- A statement of its own: only a snapshot taken after the row lock sees a slot that was just given. What somebody has locked
+-- is being claimed or moved: they will see the state and drop it. Or it stays in what is left of a handful; then whoever
+-- claims it drops it, and whoever would like to have it run again takes it out first.
+with found as materialized (
+    select ctid as place, array_remove(ids, $1) as others from rota.ready
+    where job_id = $4 and rank = $2 and id > $1 - 20 and id <= $1 and $1 = any(ids) for update skip locked
+),
+ready as (
+    delete from rota.ready where ctid = any(array(select place from found where others = '{}'))
+),
+fewer as (
+    update rota.ready r set id = others[1], ids = others from found where r.ctid = place and others <> '{}'
 ),
 delayed as (
     delete from rota.delayed where ctid = any(array(
@@ -370,6 +411,17 @@ freed as (
     delete from rota.scheduler_locks where lock_token = $1
 )
 delete from rota.waiting where ctid = any(array(select ctid from rota.waiting where id = $1 for update skip locked))
+
+-- name: retry_run.which
+select job_id, rota.rank(run_at, priority) as rank from rota.job_runs where id = $1
+
+-- name: retry_run.fewer
+-- Waits for whoever has hold of it, and looks again at what they left; so does the next one, when it is the last.
+update rota.ready set id = (array_remove(ids, $1))[1], ids = array_remove(ids, $1)
+where job_id = $2 and rank = $3 and id > $1 - 20 and id <= $1 and $1 = any(ids) and cardinality(ids) > 1
+
+-- name: retry_run.none
+delete from rota.ready where job_id = $2 and rank = $3 and id = $1 and cardinality(ids) = 1
 
 -- name: retry_run
 with clock as materialized (select rota.rota_now() as now),

@@ -198,7 +198,9 @@ made as (
     from known, clock where fresh
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, slot from known where fresh and not begun
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rank, min(id), job_id, slot, array_agg(id) from known where fresh and not begun
+    group by job_id, rank, slot, rota.handful(id)
 ),
 batch as (
     insert into rota.claims (token, replica_id, ids)
@@ -252,8 +254,9 @@ made as (
     from tick, clock
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, by_config from tick where place = 'ready'
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rank, min(id), job_id, by_config, array_agg(id) from tick where place = 'ready'
+    group by job_id, rank, by_config, rota.handful(id)
 ),
 made_wait as (
     insert into rota.waiting (rank, id, job_id, config_id, by_config, by_job)
@@ -304,8 +307,8 @@ placed as (
     left join rota.jobs j on j.job_id = r.job_id
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot)
-    select rank, id, job_id, false from placed where not by_config and not by_job
+    insert into rota.ready (rank, id, job_id, slot, ids)
+    select rank, id, job_id, false, array[id] from placed where not by_config and not by_job
     on conflict do nothing
 ),
 made_wait as (
@@ -386,7 +389,7 @@ took_slot as (
     on conflict (lock_token) do nothing
 ),
 made_ready as (
-    insert into rota.ready (rank, id, job_id, slot) select rank, id, job_id, true from runnable
+    insert into rota.ready (rank, id, job_id, slot, ids) select rank, id, job_id, true, array[id] from runnable
     on conflict do nothing
 )
 select count(*) from admitted
