@@ -395,7 +395,7 @@ from found
 -- claims it drops it, and whoever would like to have it run again takes it out first.
 with found as materialized (
     select ctid as place, array_remove(ids, $1) as others from rota.ready
-    where job_id = $4 and rank = $2 and id > $1 - 20 and id <= $1 and $1 = any(ids) for update skip locked
+    where job_id = $4 and rank = $2 and id >= rota.handful($1) and id <= $1 and $1 = any(ids) for update skip locked
 ),
 ready as (
     delete from rota.ready where ctid = any(array(select place from found where others = '{}'))
@@ -418,7 +418,7 @@ select job_id, rota.rank(run_at, priority) as rank from rota.job_runs where id =
 -- name: retry_run.fewer
 -- Waits for whoever has hold of it, and looks again at what they left; so does the next one, when it is the last.
 update rota.ready set id = (array_remove(ids, $1))[1], ids = array_remove(ids, $1)
-where job_id = $2 and rank = $3 and id > $1 - 20 and id <= $1 and $1 = any(ids) and cardinality(ids) > 1
+where job_id = $2 and rank = $3 and id >= rota.handful($1) and id <= $1 and $1 = any(ids) and cardinality(ids) > 1
 
 -- name: retry_run.none
 delete from rota.ready where job_id = $2 and rank = $3 and id = $1 and cardinality(ids) = 1
