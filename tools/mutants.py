@@ -53,6 +53,13 @@ MUTANTS = [
         "tests/store -k 'postgres and not postgres15'",
     ),
     Mutant(
+        "no room in an index for the next version of a schedule",
+        f"{PG}/migrations/0001_engine.sql",
+        "primary key with (fillfactor = 45)",
+        "primary key",
+        "tests/store/test_postgres_effort.py -k 'room_in and not postgres15'",
+    ),
+    Mutant(
         "plain finish without the token (Postgres)",
         f"{PG}/queries/runs.sql",
         "(r.id, r.lock_token) in (select i.* from given, unnest(ids, tokens) as i)",

@@ -330,6 +330,24 @@ async def test_both_updates_of_a_run_stay_within_its_page(url: str) -> None:
         assert within >= 0.99 * updates
 
 
+async def test_a_tick_finds_room_in_the_indexes_beside_the_entry_that_it_replaces(url: str) -> None:
+    """The row of a schedule moves with its due time, and has an entry for each version in every index."""
+    async with opened(url) as store:
+        await execute(
+            url,
+            "insert into rota.scheduler_configs (job_id, name, cron, next_run_at) "
+            "select 'a', to_char(x, 'FM00000'), '0 0 1 1 *', now() from generate_series(1, 5000) as x",
+        )
+        unique = "pg_index where indrelid = 'rota.scheduler_configs'::regclass and indisunique"
+        pages = f"generate_series(1, (select sum(pg_relation_size(indexrelid)) / 8192 from {unique}))"
+        before = await count(url, pages)
+        fired = 0
+        while more := (await store.fire_due(decide, jobs=["a"], limit=500, advisory=True, leave=[])).schedules:
+            fired += more
+        assert fired == 5000
+        assert await count(url, pages) <= before + 2, "the last page of either was still being filled"
+
+
 # -- a full database -----------------------------------------------------------------------------------
 
 
