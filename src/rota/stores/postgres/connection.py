@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 import asyncpg
+import msgspec
 
 from rota.address import place
 from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUnavailable
@@ -181,4 +182,4 @@ def columns(rows: Any, count: int) -> list[Sequence[Any]]:
 
 def numbers(values: Sequence[float | None]) -> str:
     """An array of numbers, as Postgres reads it: the driver takes half a microsecond for each element of one."""
-    return f"{{{str(list(values))[1:-1]}}}".replace("None", "NULL")
+    return f"{{{msgspec.json.encode(values).decode()[1:-1]}}}"
