@@ -79,6 +79,8 @@ async def _due_at_once(bench: Bench, store: str, due: int, stored: int, job: str
     url = bench.database(store)
     async with client(url) as app:
         await fill_schedules(url, store, "later", stored - due, NEXT_YEAR)
+        if stored > due:
+            await execute(url, "checkpoint")  # or what was just stored is written to the disk while they are due
         async with workers(url, 2):
             # On a whole second, and far enough ahead to be stored, committed and slept towards before it comes.
             at = datetime.fromtimestamp(math.ceil(time.time() + 2 + due / 20_000), UTC)
