@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Bench, shown
-from bench.targets import Figure, target_of
+from bench.targets import Figure, Target, speed_of, target_of
 
 
 def result(bench: Bench) -> dict[str, Any]:
@@ -43,12 +43,11 @@ def table(found: dict[str, Any]) -> str:
         if figure["system"] != "rota":
             continue
         target = target_of(figure)
-        reached = target.reached(figure, found["figures"]) if target else None
         rows.append(
             (
                 figure["what"], figure["store"], f"{shown(figure['value'])} {figure['unit']}",
                 shown(figure["raw"]) if figure["raw"] else "", _ratio(figure["ratio"]), str(target or ""),
-                _verdict(reached, target.within_reach(figure), found["quick"]) if target else "",
+                _verdict(target, figure, found) if target else "",
             )
         )  # fmt: skip
     note = "\nSmall counts: see that it runs, believe no figure." if found["quick"] else ""
@@ -108,10 +107,19 @@ def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}"
 
 
-def _verdict(reached: bool | None, within_reach: bool, quick: bool) -> str:
+def _verdict(target: Target, figure: Figure, found: dict[str, Any]) -> str:
+    reached, speed = target.reached(figure, found["figures"]), speed_of(found["figures"])
     if reached is None:
         return "?"
-    return ("yes" if reached else "no" if within_reach else "no, nor has raw") + (" (quick)" if quick else "")
+    if reached:
+        verdict = "yes"
+    elif not target.within_reach(figure):
+        verdict = "no, nor has raw"
+    elif speed is not None and target.work and target.at(speed).reached(figure, found["figures"]):
+        verdict = f"yes for {speed:.2f} of the speed"
+    else:
+        verdict = "no"
+    return verdict + (" (quick)" if found["quick"] else "")
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -48,6 +48,27 @@ def test_the_table_says_which_targets_are_reached(bench: Bench) -> None:
     assert row(table, "pick-up p99").endswith("no")
 
 
+@pytest.mark.parametrize(
+    ("raw", "ticks", "seconds", "verdict"),
+    [
+        (81_547, 25_000, 0.6, "yes"),
+        (40_773.5, 25_000, 0.6, "yes"),
+        (40_773.5, 12_501, 1.19, "yes for 0.50 of the speed"),
+        (40_773.5, 12_499, 1.21, "no"),
+        (163_094, 25_000, 0.6, "yes"),
+        (163_094, 24_999, 0.61, "no"),
+    ],
+)
+def test_an_amount_of_work_is_that_of_the_machine(
+    bench: Bench, raw: float, ticks: float, seconds: float, verdict: str
+) -> None:
+    bench.figures[0]["raw"] = raw
+    bench.add("100,000 schedules due of 100,000 stored", ticks, "/s")
+    bench.add("10,000 schedules due at once, last run row written", seconds, "s")
+    table = report.table(report.result(bench))
+    assert [row(table, what).split("  ")[-1].strip() for what in ("100,000", "10,000")] == [verdict, verdict]
+
+
 def test_what_cannot_be_compared_is_neither_reached_nor_missed(bench: Bench) -> None:
     bench.figures = [figure for figure in bench.figures if figure["system"] != "pgqueuer"]
     assert row(report.table(report.result(bench)), "drain, async no-op").endswith("?")
