@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
@@ -22,6 +23,7 @@ from tests.store.steps import (
     ledger,
     new_token,
     opened,
+    outcome,
     set_clock,
     several,
 )
@@ -198,3 +200,48 @@ async def test_what_an_operator_cancels_by_sql_is_not_started(url: str) -> None:
         assert [held.id for held in await claim(store)] == [made[1].id]
         assert (await get(store, made[0].id)).state == "cancelled"
         assert await execute(url, "select 1 from ready") == []
+
+
+ODD = [
+    "x",
+    '"',
+    "\\",
+    '\\"',
+    "\\n",
+    "a,b",
+    "{}",
+    "{a}",
+    "null",
+    "NULL",
+    " ",
+    " a ",
+    "'",
+    "$1",
+    "%",
+    "\t",
+    "(",
+    "ü",
+    "\U0001f600",
+]
+
+
+@pytest.mark.parametrize("more", [[], ["a\nb", "\n"]], ids=["in lines of their own", "over several lines"])
+async def test_texts_come_back_as_they_went(url: str, more: list[str]) -> None:
+    odd = [*ODD, *more]
+    async with opened(url) as store:
+        runs = [new(parameters=json.dumps({"of": text}), key=text, correlation_id=f"c{text}") for text in odd]
+        # The second time they are there already, and one has no correlation.
+        for wanted in (runs, [*runs, new(key="of its own")]):
+            *rows, last = await store.get_runs([made.id for made in await store.enqueue([*wanted, new()])])
+            found = rows[: len(odd)]
+            assert [row.idempotency_key for row in found] == odd
+            assert [row.correlation_id for row in found] == [f"c{text}" for text in odd]
+            assert [json.loads(row.parameters) for row in found] == [{"of": text} for text in odd]
+            assert (last.idempotency_key, last.correlation_id) == (None, str(last.id))
+        held = {claimed.key: claimed for claimed in await claim(store)}
+        ends = [outcome(held[text], result=json.dumps(text)) for text in odd]
+        failed = outcome(held["of its own"], "failed", error="\n".join(odd))
+        assert len((await store.finish_runs([*ends, failed], closed=[])).accepted) == len(odd) + 1
+        rows = await store.get_runs([end.id for end in ends])
+        assert [(row.result, row.error) for row in rows] == [(json.dumps(text), None) for text in odd]
+        assert (await get(store, failed.id)).error == "\n".join(odd)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
@@ -19,6 +20,7 @@ from rota.stores.postgres.route import Line, Route, connect, lasting, local, opt
 from rota.stores.queries import load_queries
 
 T = TypeVar("T")
+Kinds: TypeAlias = tuple[Callable[[Sequence[Any]], Any], ...]
 
 # The lock namespaces of pg_locks. NAMESPACE is "rota" in ASCII; an operator holds schedule 7 with
 # `select pg_advisory_lock(1919906913, 7)`.
@@ -180,6 +182,24 @@ def columns(rows: Any, count: int) -> list[Sequence[Any]]:
     return [column if any(value is not None for value in column) else () for column in found]
 
 
+def arrays(rows: Any, kinds: Kinds) -> list[Any]:
+    """The same, each written in its way: as `numbers`, as `texts`, or by the driver."""
+    return [write(column) for write, column in zip(kinds, columns(rows, len(kinds)), strict=True)]
+
+
 def numbers(values: Sequence[float | None]) -> str:
     """An array of numbers, as Postgres reads it: the driver takes half a microsecond for each element of one."""
     return f"{{{msgspec.json.encode(values).decode()[1:-1]}}}"
+
+
+def texts(values: Sequence[str | None]) -> str:
+    """The same of texts, for which the driver takes twice as long."""
+    with contextlib.suppress(TypeError):  # where one is null
+        together = "\n".join(values)  # type: ignore[arg-type]
+        if values and together.count("\n") == len(values) - 1:  # no line ends within one: all at once
+            return "{" + _quoted(together).replace("\n", '","') + "}"
+    return "{" + ",".join("null" if value is None else _quoted(value) for value in values) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -41,14 +41,16 @@ _KEYED = """on conflict (idempotency_key, job_id)
 _UNLESS_LIMITED = "where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)"
 _TOGETHER, _ALONE = ("min(id)", "array_agg(id)", "group by run_at, rota.handful(id)"), ("id", "array[id]", "")
 _COLUMNS = ("bigint", "text", "text", "text", "bigint", "timestamptz", "float8")
+_NEW: pg.Kinds = (pg.texts, pg.texts, pg.texts, pg.numbers, list, pg.numbers)
+_ENDED: pg.Kinds = (*(pg.numbers,) * 2, *(pg.texts,) * 3, *(pg.numbers,) * 3)
 
 
 def _enqueue_queries(name: str, columns: int, on_conflict: str = "", unless: str = "") -> tuple[str, str]:
     """For many runs, and for one, which is faster without arrays and groups."""
     query = pg.QUERIES[name].replace("/* on conflict */", on_conflict).replace("/* unless limited */", unless)
     kinds = list(enumerate(_COLUMNS[:columns], 3))
-    many, one = (", ".join(f"${n}::{kind}{array}" for n, kind in kinds) for array in ("[]", ""))
-    many = many.replace("$3::bigint[]", "$3::text::bigint[]")  # see `numbers`
+    one = ", ".join(f"${n}::{kind}" for n, kind in kinds)
+    many = ", ".join(f"${n}::{'' if kind == 'timestamptz' else 'text::'}{kind}[]" for n, kind in kinds)
     sources = f"unnest({many})", f"(values ({one}))"
     return _filled(query, _TOGETHER, sources[0]), _filled(query, _ALONE, sources[1])
 
@@ -187,7 +189,7 @@ class PostgresRuns(PostgresBase):
     ) -> int:
         job_id, priority = _kind(runs[0])
         one = len(runs) == 1
-        values = (ids[0], *_values(runs[0])) if one else (pg.numbers(ids), *pg.columns(map(_values, runs), 6))
+        values = (ids[0], *_values(runs[0])) if one else (pg.numbers(ids), *pg.arrays(map(_values, runs), _NEW))
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
             now = steady()
             made = await connection.execute(_READY[one], job_id, priority, *values[:5])
@@ -277,10 +279,10 @@ class PostgresRuns(PostgresBase):
     ) -> Finished:
         if all(o.plain for o in outcomes):
             return await self._finish_plain(outcomes, closed, on)
-        columns = pg.columns(
-            [(o.id, o.token, o.state, o.result, o.error, o.delay, o.released, o.slot) for o in outcomes], 8
+        values = pg.arrays(
+            [(o.id, o.token, o.state, o.result, o.error, o.delay, o.released, o.slot) for o in outcomes], _ENDED
         )
-        [row] = await self.fetch("finish_runs", *columns, list(closed), True, on=on)
+        [row] = await self.fetch("finish_runs", *values, list(closed), True, on=on)
         accepted = frozenset(row["accepted"])
         if len(accepted) == len(outcomes):
             return Finished(accepted=accepted, lost=(), freed=row["freed"])

@@ -259,8 +259,8 @@ input as (
     select i.id, i.token, i.result, i.error, i.delay, i.released, i.slot,
            (case when i.state = 'queued' and exists (select from rota.cancellations c where c.run_id = i.id)
                  then 'cancelled' else i.state end)::rota.run_state as state
-    from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::float8[], $7::boolean[],
-                $8::boolean[])
+    from unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[], $4::text::text[], $5::text::text[],
+                $6::text::float8[], $7::text::boolean[], $8::text::boolean[])
         as i (id, token, state, result, error, delay, released, slot)
 ),
 done as (
