@@ -56,10 +56,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):
         claim = self.claim
         if value is None:
             plain = self.job.policies.breaker is None
-            return Outcome(
-                id=claim.id, token=claim.token, state="succeeded", slot=claim.slot, plain=plain,
-                scheduled=claim.config_id is not None,
-            )  # fmt: skip
+            return Outcome(id=claim.id, token=claim.token, state="succeeded", slot=claim.slot, plain=plain)
         try:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, OverflowError) as error:

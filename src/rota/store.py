@@ -279,8 +279,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made in the same transaction, if the outcome is accepted."""
     plain: bool = False
     """A success that leaves nothing but the fact: no result, and no breaker that counts it."""
-    scheduled: bool = False
-    """The run belongs to a schedule, which keeps count."""
 
 
 class Finished(Row, frozen=True, kw_only=True):

@@ -160,8 +160,11 @@ class Cluster:
         """The tables, and schedules whose first tick is known."""
         async with Rota(self.url).client():
             pass
-        schema = "" if self.url.startswith("sqlite") else "public."
+        lite = self.url.startswith("sqlite")
+        schema = "" if lite else "public."
         await execute(self.url, f"create table {schema}effects (run_id bigint not null, attempt integer not null)")
+        for statement in (COMPLETIONS_SQLITE,) if lite else COMPLETIONS:
+            await execute(self.url, statement)
         soon = datetime.now(UTC) + timedelta(seconds=2)
         first = soon.replace(microsecond=0, second=soon.second // 2 * 2)
         for schedule in schedules:
@@ -313,8 +316,9 @@ class Cluster:
             "job_runs": "id, job_id, config_id, idempotency_key, parent_id, state, reason, attempt, losses, due_at, "
             "missed_from, missed_to, missed_count, replica_id, started_at, finished_at, result, error",
             "scheduler_configs": "id, job_id, name, next_run_at, invalid_reason",
-            "schedule_stats": "config_id, run_count, failure_count",
+            "schedule_stats": "config_id, run_count, last_state",
             "effects": "run_id, attempt",
+            "completions": "run_id, state",
         }
         ledger = {}
         for table, names in columns.items():
@@ -326,6 +330,24 @@ class Cluster:
         return sum(len(replica.saw(kind)) for replica in self.all)
 
 
+# Every end of a run that the store takes down is noted, also one that it should have refused.
+COMPLETIONS = (
+    "create table public.completions (run_id bigint not null, state text not null)",
+    """create function public.completed() returns trigger language plpgsql security definer as $$
+begin
+    insert into public.completions values (new.id, new.state::text);
+    return null;
+end $$""",
+    """create trigger completed after update of state on rota.job_runs
+for each row when (new.state in ('succeeded', 'failed', 'cancelled')) execute function public.completed()""",
+)
+COMPLETIONS_SQLITE = """
+create table completions (run_id integer not null, state text not null);
+create trigger completed after update of state on job_runs when new.state in ('succeeded', 'failed', 'cancelled')
+begin
+    insert into completions values (new.id, new.state);
+end
+"""
 PLACES = ("ready", "delayed", "waiting", "claims", "scheduler_locks", "cancellations")
 
 

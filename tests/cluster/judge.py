@@ -46,17 +46,20 @@ def judge(ledger: dict[str, Rows], schedules: list[Schedule], trace: Rows, *, in
     complaints: list[str] = []
     runs = ledger["job_runs"]
     configs = {(row["job_id"], row["name"]): row for row in ledger["scheduler_configs"]}
-    counted = {row["config_id"]: row["run_count"] for row in ledger["schedule_stats"]}
+    counted = {row["config_id"]: row for row in ledger["schedule_stats"]}
     for schedule in schedules:
         config = configs[schedule.job, schedule.name]
         mine = [run for run in runs if run["config_id"] == config["id"]]
         where = f"schedule {schedule.job}/{schedule.name}"
         complaints += [f"{where}: {what}" for what in _ticks(schedule, config, mine)]
         finished = sum(run["state"] != "skipped" for run in mine)
-        if counted.get(config["id"], 0) != finished:
-            complaints.append(f"{where}: {counted.get(config['id'], 0)} completions accepted of {finished} runs")
+        if (stats := counted[config["id"]])["run_count"] != finished:
+            complaints.append(f"{where}: {stats['run_count']} runs counted of {finished}")
+        if finished and stats["last_state"] != "succeeded":
+            complaints.append(f"{where}: its last run is {stats['last_state']}")
         if schedule.limit:
             complaints += [f"{where}: {what}" for what in _limit(schedule.limit, mine)]
+    complaints += _completed_once(runs, ledger["completions"])
     complaints += _completions(runs, trace, "end" if interrupted else "start")
     complaints += _children(runs)
     complaints += _effects(runs, ledger["effects"])
@@ -109,6 +112,13 @@ def _limit(limit: int, runs: Rows) -> Iterator[str]:
         active += step
         if active > limit:
             yield f"{active} runs at once at {when}, the limit is {limit}"
+
+
+def _completed_once(runs: Rows, completions: Rows) -> Iterator[str]:
+    times = Counter(row["run_id"] for row in completions)
+    for run in runs:
+        if run["state"] != "skipped" and times[run["id"]] != 1:
+            yield f"run {run['id']} of {run['job_id']}: {times[run['id']]} completions accepted"
 
 
 def _completions(runs: Rows, trace: Rows, phase: str) -> Iterator[str]:

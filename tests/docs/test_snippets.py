@@ -439,7 +439,7 @@ async def test_the_tables_of_columns_are_those_of_the_database(url: str) -> None
         )
     ]
     described = re.findall(r"^### (\w+_\w+|jobs|replicas|roles|singletons)$", page.read_text(), re.MULTILINE)
-    assert len(described) == 9
+    assert len(described) == 10
     for table in described:
         columns = await execute(
             url,

@@ -108,11 +108,12 @@ async def test_a_released_attempt_does_not_count(url: str) -> None:
         held = await claim_one(store)
         await finish(store, held, "queued", released=True)
         assert (await get(store, held.id)).attempt == 0
-        assert [row.run_count for row in await store.list_schedules()] == [0]
+        assert [row.run_count for row in await store.list_schedules()] == [1]
         await store.promote_due(10)
         await store.admit_waiting()
         again = await claim_one(store)
         assert (again.attempt, again.due_at, again.config_id) == (1, tick(1), made.id)
+        assert [row.run_count for row in await store.list_schedules()] == [1], "it is the same run"
 
 
 async def test_what_follows_is_made_with_the_outcome(url: str) -> None:

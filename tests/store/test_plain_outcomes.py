@@ -7,10 +7,7 @@ from tests.store.steps import JOB, claim, claim_one, count, enqueue, get, opened
 
 
 def plain(claimed: Claim) -> Outcome:
-    return Outcome(
-        id=claimed.id, token=claimed.token, state="succeeded", plain=True, slot=claimed.slot,
-        scheduled=claimed.config_id is not None,
-    )  # fmt: skip
+    return Outcome(id=claimed.id, token=claimed.token, state="succeeded", plain=True, slot=claimed.slot)
 
 
 async def test_plain_successes_of_several_claims_are_recorded_together(url: str) -> None:

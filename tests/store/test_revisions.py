@@ -123,7 +123,7 @@ async def test_breakers_that_are_not_closed_are_told(url: str) -> None:
         await store.promote_due(10)
         await store.admit_waiting()
         claim = await claim_one(store)
-        failed = Outcome(id=claim.id, token=claim.token, state="failed", error="no", slot=True, scheduled=True)
+        failed = Outcome(id=claim.id, token=claim.token, state="failed", error="no", slot=True)
         await store.finish_runs([failed], closed=[])
         [tripped] = await store.tripped_breakers()
         assert (tripped.job_id, tripped.breaker, tripped.consecutive_failures) == (JOB, "open", 1)

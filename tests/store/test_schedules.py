@@ -14,7 +14,6 @@ from tests.store.steps import (
     JOB,
     START,
     claim_one,
-    finish,
     fire,
     hour,
     ledger,
@@ -229,19 +228,3 @@ async def test_a_job_that_no_replica_knows_is_marked_until_one_declares_it(url: 
         await store.declare([JobRow(job_id="unheard_of")], [])
         assert (await schedule(store, made.id)).invalid_reason is None
         await lifeline.close()
-
-
-async def test_the_metadata_of_a_schedule_follows_its_runs(url: str) -> None:
-    async with opened(url) as store:
-        await hour(url, 0)
-        made = await scheduled(store)
-        for number, end in ((1, "succeeded"), (2, "failed")):
-            await hour(url, number)
-            await fire(store)
-            error = "ValueError: no" if end == "failed" else None
-            await finish(store, await claim_one(store), "failed" if error else "succeeded", error=error)
-        row = await schedule(store, made.id)
-        assert (row.run_count, row.failure_count) == (2, 1)
-        assert (row.last_state, row.last_error) == ("failed", "ValueError: no")
-        assert row.last_run_at is not None
-        assert abs((row.last_run_at - tick(2)).total_seconds()) < 60

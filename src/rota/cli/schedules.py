@@ -150,7 +150,7 @@ def _line(row: ScheduleRow, now: datetime) -> dict[str, Any]:
         "zone": row.timezone or "UTC",
         "state": _idle(row) or "enabled",
         "next tick": _next_tick(row, now),
-        "last run": f"{row.last_state} {ago(row.last_run_at, now)}" if row.last_state else None,
+        "last run": " ".join(filter(None, (row.last_state, ago(row.last_run_at, now)))) or None,
         "runs": row.run_count,
         "failures": row.failure_count,
     }

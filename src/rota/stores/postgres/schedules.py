@@ -142,16 +142,19 @@ class PostgresSchedules(PostgresBase):
             found = await connection.fetchrow(pg.QUERIES["trigger.lock"], schedule_id)
             if found is None:
                 raise NotFound(f"there is no schedule {schedule_id}")
-            runs, new = [], []
+            runs, made, new = [], [], []
             for run_id, due_at in zip(ids, ticks, strict=True):
                 key = tick_key(due_at) if due_at else None
                 values = (found["job_id"], schedule_id, key, found["parameters"], found["priority"], due_at)
                 if await connection.fetchval(pg.QUERIES["trigger"], run_id, *values) is not None:
                     runs.append(Enqueued(id=run_id, created=True))
+                    made.append(run_id)
                     new += [due_at] if due_at else []
                     continue
                 there = await connection.fetchval(pg.QUERIES["trigger.existing"], schedule_id, key)
                 runs.append(Enqueued(id=there or run_id, created=there in (None, run_id)))
+            if made:
+                await connection.execute(pg.QUERIES["trigger.counted"], schedule_id, len(made), made[-1])
             if new:
                 await connection.execute(pg.QUERIES["trigger.missed"], schedule_id, new, f"{tick_key(max(new))}.")
             return runs

@@ -28,6 +28,10 @@ class Done(NamedTuple):
     config_id: int | None
     started_at: str
 
+    @property
+    def went_wrong(self) -> bool:
+        return self.outcome.state == "failed" or self.outcome.error is not None
+
 
 class SQLiteFinish(SQLiteBase):
     def __init__(self, settings: Settings, *, tag: str | None = None) -> None:
@@ -78,7 +82,7 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
     plain: dict[int, list[int]] = {}
     rest: list[Outcome] = []
     for o in outcomes:
-        if o.plain and not o.slot and not o.scheduled:
+        if o.plain:
             plain.setdefault(o.token, []).append(o.id)
         else:
             rest.append(o)
@@ -87,13 +91,13 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
     recorded = {(d.outcome.id, d.outcome.token) for d in done}
     refused += [(o.id, o.token) for o in rest if (o.id, o.token) not in recorded]
     accepted.update(run_id for run_id, _ in recorded)
-    freed = _free(db, [d.outcome.id for d in done if d.outcome.slot])
+    freed = _free(db, [o.id for o in outcomes if o.slot and o.id in accepted])
     if closed:
         db.all("finish_runs.close", (encode(list(closed)),))
     if accepted and unwanted:
         db.all("finish_runs.answer", (encode(list(accepted)),))
     if counted := [d for d in done if not d.outcome.released]:
-        _count(db, [d for d in counted if d.config_id is not None])
+        _count_failures(db, [d for d in counted if d.config_id is not None and d.went_wrong])
         _judge(db, counted, now)
     if follow := [d.outcome.then for d in done if d.outcome.then]:
         enqueue(db, follow)
@@ -160,18 +164,10 @@ def _free(db: Session, ids: list[int]) -> bool:
     return bool(db.value("finish_runs.wanted", (encode(list(configs)), encode(list(jobs)))))
 
 
-def _count(db: Session, done: list[Done]) -> None:
-    """The metadata of the schedules."""
-    by_config: dict[int | None, list[Done]] = {}
-    for d in sorted(done, key=lambda d: d.started_at):
-        by_config.setdefault(d.config_id, []).append(d)
+def _count_failures(db: Session, done: list[Done]) -> None:
+    """The metadata of the schedules; the newest error is the last one to be written."""
     db.each("finish_runs.count", [
-        (
-            config_id, mine[-1].started_at, mine[-1].outcome.state,
-            sum(d.outcome.state != "queued" for d in mine), sum(d.outcome.state == "failed" for d in mine),
-            next((d.outcome.error for d in reversed(mine) if d.outcome.error is not None), None),
-        )
-        for config_id, mine in by_config.items()
+        (d.config_id, d.outcome.state == "failed", d.outcome.error) for d in sorted(done, key=lambda d: d.started_at)
     ])  # fmt: skip
 
 

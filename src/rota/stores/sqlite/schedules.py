@@ -126,6 +126,8 @@ class SQLiteSchedules(SQLiteBase):
                 db.all("enqueue.delayed", (now, run_id))
                 runs.append(Enqueued(id=run_id, created=True))
                 new += [due_at] if due_at else []
+            if created := [run.id for run in runs if run.created]:
+                db.all("trigger.counted", (schedule_id, len(created), created[-1]))
             if new:
                 db.all(
                     "trigger.missed", (schedule_id, encode([to_text(tick) for tick in new]), f"{tick_key(max(new))}.")

@@ -5,8 +5,10 @@ Each is one write transaction, so what was read cannot change before it is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rota.contract.places import Start, nowhere
@@ -105,9 +107,10 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
     if probing := [d.schedule.job_id for d in decisions if d.probe]:
         db.all("fire_due.probe", (encode(probing), now))
     frontier = [
-        (d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason, TZDATA_VERSION)
+        (d.schedule.id, d.schedule.version, optional_text(d.next_run_at), d.invalid_reason, TZDATA_VERSION,
+         *made.runs_of.get(d.schedule.id, (0, None)))
         for d in decisions
-    ]
+    ]  # fmt: skip
     if db.insert("fire_due.advance", frontier) != len(decisions):
         raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
     started = [tick.due_at for _, tick in ticks if tick.place == "ready"]
@@ -125,9 +128,14 @@ def _write(db: Session, now: str, decisions: list[Decision], contended: tuple[in
 
 class _Made(NamedTuple):
     ticks: int = 0
-    runs: int = 0
     ready: int = 0
     claims: tuple[Claim, ...] = ()
+    runs_of: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    """How many each schedule has now, and the newest."""
+
+    @property
+    def runs(self) -> int:
+        return sum(count for count, _ in self.runs_of.values())
 
 
 def _write_ticks(db: Session, now: str, ticks: list[tuple[Decision, Tick]], start: Start) -> _Made:
@@ -160,7 +168,10 @@ def _write_ticks(db: Session, now: str, ticks: list[tuple[Decision, Tick]], star
         db.all("fire_due.ready", (encode(mine), slot))
     for (by_config, by_job), mine in _alike((n, (s.concurrency_limit > 0, s.job_limited)) for n, s in wait):
         db.all("fire_due.wait", (encode(mine), by_config, by_job))
-    return _Made(len(made), len(ready) + len(wait), len(queued), claims)
+    runs_of: dict[int, tuple[int, int]] = {}
+    for n, s in sorted(ready + wait, key=itemgetter(0)):
+        runs_of[s.id] = (runs_of.get(s.id, (0, 0))[0] + 1, n)
+    return _Made(len(made), len(queued), claims, runs_of)
 
 
 def _begin(db: Session, now: str, runs: list[tuple[int, DueSchedule, Tick]], start: Start) -> tuple[Claim, ...]:

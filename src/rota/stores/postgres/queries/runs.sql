@@ -223,7 +223,7 @@ done as (
     from clock
     where r.id = any((select ids from given)::bigint[]) and r.state = 'running'
         and case when (r.id, r.lock_token) in (select i.* from given, unnest(ids, tokens) as i) then true else false end
-    returning r.id, r.config_id, r.started_at
+    returning r.id
 ),
 used_up as (
     delete from rota.claims where token = any($4::bigint[])
@@ -237,14 +237,6 @@ freed as (
     where l.lock_token = any((select slots from given)::bigint[])
         and case when l.lock_token in (select id from done) then true else false end
     returning l.config_id, l.job_id
-),
-counted as (
-    insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count)
-    select config_id, max(started_at), 'succeeded', count(*) from done where config_id is not null
-    group by config_id order by config_id
-    on conflict (config_id) do update
-        set last_run_at = greatest(s.last_run_at, excluded.last_run_at), last_state = excluded.last_state,
-            run_count = s.run_count + excluded.run_count
 )
 select case when (select count(*) from done) < (select cardinality(ids) from given) then array(select id from done) end as accepted,
        -- As values, and not as joins, which might read everything that waits.
@@ -289,16 +281,14 @@ answered as (
     where c.run_id = done.id and (select exists (select from rota.cancellations))
 ),
 counted as (
-    insert into rota.schedule_stats as s (config_id, last_run_at, last_state, run_count, failure_count, last_error)
-    select config_id, max(started_at), (array_agg(state order by started_at desc))[1]::text,
-           count(*) filter (where state <> 'queued'), count(*) filter (where state = 'failed'),
+    insert into rota.schedule_failures as f (config_id, failure_count, last_error)
+    select config_id, count(*) filter (where state = 'failed'),
            (array_agg(error order by started_at desc) filter (where error is not null))[1]
-    from done where config_id is not null and not released
+    from done where config_id is not null and not released and (state = 'failed' or error is not null)
     group by config_id order by config_id
     on conflict (config_id) do update
-        set last_run_at = greatest(s.last_run_at, excluded.last_run_at), last_state = excluded.last_state,
-            run_count = s.run_count + excluded.run_count, failure_count = s.failure_count + excluded.failure_count,
-            last_error = coalesce(excluded.last_error, s.last_error)
+        set failure_count = f.failure_count + excluded.failure_count,
+            last_error = coalesce(excluded.last_error, f.last_error)
 ),
 tally as (
     select d.job_id, count(*) filter (where d.error is not null and d.state in ('failed', 'queued')) as failures,
@@ -455,6 +445,7 @@ old as (
         and (r.config_id is null or r.idempotency_key is null
              or exists (select from rota.job_runs newer
                         where newer.config_id = r.config_id and newer.idempotency_key > r.idempotency_key))
+        and not exists (select from rota.scheduler_configs c where c.id = r.config_id and c.last_run_id = r.id)
     order by r.id limit $2
 ),
 gone as (

@@ -65,9 +65,8 @@ delete from rota.scheduler_configs where id = $1 returning id
 select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit, c.lock_timeout_seconds,
        c.parameters::text as parameters, c.overlap, c.catch_up, c.catch_up_limit, c.skip_if_older_than_seconds,
        c.version, c.next_run_at, c.paused_at, c.resumed_at, c.invalid_reason, c.declared::text as declared,
-       c.created_at, c.updated_at, s.last_run_at, s.last_state, coalesce(s.run_count, 0) as run_count,
-       coalesce(s.failure_count, 0) as failure_count, s.last_error
-from rota.scheduler_configs c left join rota.schedule_stats s on s.config_id = c.id
+       c.created_at, c.updated_at, s.last_run_at, s.last_state, s.run_count, s.failure_count, s.last_error
+from rota.scheduler_configs c join rota.schedule_stats s on s.config_id = c.id
 where ($1::integer is null or c.id = $1) and ($2::text is null or c.job_id = $2) and ($3::text is null or c.name = $3)
 order by c.job_id, c.name
 
@@ -81,12 +80,15 @@ made as (
     insert into rota.job_runs (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at)
     select $1::bigint, $2, $3, $4, $1::bigint::text, $5::json, $6, now, $7 from clock
     on conflict do nothing
-    returning id, job_id, run_at, priority
+    returning id, run_at
 ),
 parked as (
     insert into rota.delayed (run_at, id) select run_at, id from made
 )
 select id from made
+
+-- name: trigger.counted
+update rota.scheduler_configs set run_count = run_count + $2, last_run_id = $3 where id = $1
 
 -- name: trigger.existing
 select id from rota.job_runs where config_id = $1 and idempotency_key = $2
@@ -214,7 +216,8 @@ took_slot as (
 ),
 advanced as (
     update rota.scheduler_configs c
-    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $7
+    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $7,
+        run_count = c.run_count + fresh::integer, last_run_id = case when fresh then known.id else c.last_run_id end
     from known where c.ctid = known.place
     returning c.id
 )
@@ -270,10 +273,14 @@ took_slot as (
 advanced as (
     update rota.scheduler_configs c
     set next_run_at = s.next_run_at, invalid_reason = s.invalid_reason, version = c.version + 1,
-        paused_at = null, resumed_at = null, tzdata = $19
-    from (select f.*, (select d.ctid from rota.scheduler_configs d where d.id = f.id and d.version = f.version) as place
+        paused_at = null, resumed_at = null, tzdata = $19,
+        run_count = c.run_count + coalesce(s.runs, 0), last_run_id = coalesce(s.newest, c.last_run_id)
+    from (select f.*, r.runs, r.newest,
+                 (select d.ctid from rota.scheduler_configs d where d.id = f.id and d.version = f.version) as place
           from unnest($15::integer[], $16::bigint[], $17::timestamptz[], $18::text[])
-              as f (id, version, next_run_at, invalid_reason)) as s
+              as f (id, version, next_run_at, invalid_reason)
+          left join (select config_id, count(*) as runs, max(id) as newest from tick where place <> 'none'
+                     group by config_id) as r on r.config_id = f.id) as s
     where c.ctid = s.place
     returning c.id
 )

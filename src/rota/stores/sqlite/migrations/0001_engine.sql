@@ -44,6 +44,8 @@ create table scheduler_configs (
     invalid_reason       text,
     declared             text check (declared is null or json_valid(declared)),
     version              integer not null default 0,
+    run_count            integer not null default 0,
+    last_run_id          integer,
     created_at           text not null default (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
     updated_at           text not null default (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
     unique (job_id, name)
@@ -107,12 +109,9 @@ begin
     where id = new.id and next_run_at is not null;
 end;
 
-create table schedule_stats (
+create table schedule_failures (
     config_id     integer primary key references scheduler_configs (id) on delete cascade,
-    last_run_at   text,
-    last_state    text,
-    run_count     integer not null default 0,
-    failure_count integer not null default 0,
+    failure_count integer not null,
     last_error    text
 ) strict;
 
@@ -151,6 +150,14 @@ create unique index job_runs_tick on job_runs (config_id, idempotency_key) where
 create unique index job_runs_key on job_runs (job_id, idempotency_key)
     where config_id is null and idempotency_key is not null and substr(idempotency_key, 1, 9) <> 'schedule:';
 create index job_runs_correlation on job_runs (correlation_id);
+
+-- How a schedule is doing. A tick writes the schedule's row anyway; a run that succeeds writes nothing but its own.
+create view schedule_stats as
+select c.id as config_id, r.started_at as last_run_at, r.state as last_state, c.run_count,
+       coalesce(f.failure_count, 0) as failure_count, f.last_error
+from scheduler_configs c
+left join job_runs r on r.id = c.last_run_id
+left join schedule_failures f on f.config_id = c.id;
 
 -- The order in which ready runs start: by time, where each step of priority is worth 30 s of waiting.
 -- A better priority goes first; nothing waits for ever.
@@ -265,7 +272,7 @@ begin
     delete from waiting where by_config = 1 and config_id = old.id;
     update scheduler_locks set config_id = null where config_id = old.id and job_id is not null;
     delete from scheduler_locks where config_id = old.id;
-    delete from schedule_stats where config_id = old.id;
+    delete from schedule_failures where config_id = old.id;
     delete from schedule_holds where config_id = old.id;
     update job_runs set config_id = null where config_id = old.id;
 end;

@@ -118,12 +118,9 @@ delete from claims where token in (select value from json_each(?1))
 delete from cancellations where run_id in (select value from json_each(?1))
 
 -- name: finish_runs.count
-insert into schedule_stats (config_id, last_run_at, last_state, run_count, failure_count, last_error)
-values (?1, ?2, ?3, ?4, ?5, ?6)
+insert into schedule_failures (config_id, failure_count, last_error) values (?1, ?2, ?3)
 on conflict (config_id) do update
-    set last_run_at = max(coalesce(last_run_at, ''), excluded.last_run_at), last_state = excluded.last_state,
-        run_count = run_count + excluded.run_count, failure_count = failure_count + excluded.failure_count,
-        last_error = coalesce(excluded.last_error, last_error)
+    set failure_count = failure_count + excluded.failure_count, last_error = coalesce(excluded.last_error, last_error)
 
 -- name: finish_runs.judge
 update jobs
@@ -206,6 +203,7 @@ where id = ?1
 select id, created_at < ?1, coalesce(finished_at < ?1, 0)
        and (config_id is null or idempotency_key is null or idempotency_key <> (
             select max(n.idempotency_key) from job_runs n where n.config_id = r.config_id))
+       and not exists (select 1 from scheduler_configs c where c.id = r.config_id and c.last_run_id = r.id)
 from job_runs r order by id
 
 -- name: prune

@@ -51,9 +51,8 @@ delete from scheduler_configs where id = ?1 returning id
 select c.id, c.job_id, c.name, c.cron, c.timezone, c.enabled, c.priority, c.concurrency_limit, c.lock_timeout_seconds,
        c.parameters, c.overlap, c.catch_up, c.catch_up_limit, c.skip_if_older_than_seconds,
        c.version, c.next_run_at, c.paused_at, c.resumed_at, c.invalid_reason, c.declared,
-       c.created_at, c.updated_at, s.last_run_at, s.last_state, coalesce(s.run_count, 0) as run_count,
-       coalesce(s.failure_count, 0) as failure_count, s.last_error
-from scheduler_configs c left join schedule_stats s on s.config_id = c.id
+       c.created_at, c.updated_at, s.last_run_at, s.last_state, s.run_count, s.failure_count, s.last_error
+from scheduler_configs c join schedule_stats s on s.config_id = c.id
 where (:id is null or c.id = :id) and (:job_id is null or c.job_id = :job_id) and (:name is null or c.name = :name)
 order by c.job_id, c.name
 
@@ -66,6 +65,9 @@ insert into job_runs
 values (:id, :job_id, :config_id, :key, cast(:id as text), :parameters, :priority, :now, :due_at, :now)
 on conflict do nothing
 returning id
+
+-- name: trigger.counted
+update scheduler_configs set run_count = run_count + ?2, last_run_id = ?3 where id = ?1
 
 -- name: trigger.existing
 select id from job_runs where config_id = ?1 and idempotency_key = ?2
@@ -193,10 +195,11 @@ insert into scheduler_locks (config_id, run_id, timeout_seconds, acquired_at, ex
 values /* rows */
 
 -- name: fire_due.advance
-with decided (id, version, next_run_at, invalid_reason, tzdata) as (values /* rows */)
+with decided (id, version, next_run_at, invalid_reason, tzdata, runs, newest) as (values /* rows */)
 update scheduler_configs as c
 set next_run_at = d.next_run_at, invalid_reason = d.invalid_reason, version = c.version + 1, paused_at = null,
-    resumed_at = null, tzdata = d.tzdata
+    resumed_at = null, tzdata = d.tzdata, run_count = c.run_count + d.runs,
+    last_run_id = coalesce(d.newest, c.last_run_id)
 from decided d where c.id = d.id and c.version = d.version
 
 -- name: fire_due.probe
