@@ -113,12 +113,10 @@ def _verdict(target: Target, figure: Figure, found: dict[str, Any]) -> str:
         return "?"
     if reached:
         verdict = "yes"
-    elif not target.within_reach(figure):
-        verdict = "no, nor has raw"
     elif speed is not None and target.work and target.at(speed).reached(figure, found["figures"]):
         verdict = f"yes for {speed:.2f} of the speed"
     else:
-        verdict = "no"
+        verdict = "no" if target.within_reach(figure) else "no, nor has raw"
     return verdict + (" (quick)" if found["quick"] else "")
 
 

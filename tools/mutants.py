@@ -62,15 +62,15 @@ MUTANTS = [
     Mutant(
         "the last run of a schedule is pruned",
         f"{PG}/queries/runs.sql",
-        "c.id = r.config_id and c.last_run_id = r.id",
-        "c.id = r.config_id and c.last_run_id = -r.id",
+        "where c.id = r.config_id) is distinct from r.id",
+        "where c.id = r.config_id) is distinct from -r.id",
         "tests/store/test_stats.py -k 'pruned and postgres and not postgres15'",
     ),
     Mutant(
         "the last run of a schedule is pruned from a file",
         f"{LITE}/queries/runs.sql",
-        "c.id = r.config_id and c.last_run_id = r.id",
-        "c.id = r.config_id and c.last_run_id = -r.id",
+        "where c.id = r.config_id) is not id",
+        "where c.id = r.config_id) is not -id",
         "tests/store/test_stats.py -k 'pruned and sqlite'",
     ),
     Mutant(

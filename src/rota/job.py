@@ -72,6 +72,8 @@ class Options:
     connection: Connection | None = None
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.key, str | None) and isinstance(self.correlation_id, str | None)):
+            raise BadInput(f"key and correlation_id must be texts, not {self.key!r} and {self.correlation_id!r}")
         if self.key is not None and (not self.key or len(self.key) > 500 or self.key.startswith(RESERVED_KEY)):
             raise BadInput(
                 f"key {self.key[:60]!r} must have 1 to 500 characters and not begin with {RESERVED_KEY!r}, "

@@ -613,7 +613,8 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
 
     @abstractmethod
     async def prune(self, keep_days: float, limit: int) -> int:
-        """Delete up to `limit` runs that finished longer ago; how many. The newest of each schedule's ticks stays."""
+        """Delete up to `limit` runs that finished longer ago; how many. The newest tick of each
+        schedule stays, and the last run that it made."""
 
     # -- replicas ----------------------------------------------------------------------------------
 

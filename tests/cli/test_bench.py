@@ -69,6 +69,14 @@ def test_an_amount_of_work_is_that_of_the_machine(
     assert [row(table, what).split("  ")[-1].strip() for what in ("100,000", "10,000")] == [verdict, verdict]
 
 
+def test_raw_is_no_excuse_where_the_speed_is_one(bench: Bench) -> None:
+    bench.figures[0]["raw"] = 40_773.5
+    for seconds, verdict in ((1.19, "yes for 0.50 of the speed"), (1.21, "no, nor has raw")):
+        bench.figures = [figure for figure in bench.figures if not figure["what"].startswith("10,000")]
+        bench.add("10,000 schedules due at once, last run row written", seconds, "s", raw=0.7)
+        assert row(report.table(report.result(bench)), "10,000").endswith(verdict)
+
+
 def test_what_cannot_be_compared_is_neither_reached_nor_missed(bench: Bench) -> None:
     bench.figures = [figure for figure in bench.figures if figure["system"] != "pgqueuer"]
     assert row(report.table(report.result(bench)), "drain, async no-op").endswith("?")

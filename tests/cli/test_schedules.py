@@ -81,6 +81,18 @@ def test_the_list_has_expression_zone_state_and_next_tick(shop: str) -> None:
     assert re.search(r"collect/us +every 2h +UTC +paused +- ", us)
 
 
+def make_run(url: str, schedule: str, number: int, state: str) -> None:
+    """One that this schedule has made."""
+    job, name = schedule.split("/")
+    which = f"from scheduler_configs where job_id = '{job}' and name = '{name}'"
+    sql(
+        url,
+        "insert into job_runs (id, job_id, config_id, idempotency_key, correlation_id, state, run_at) "
+        f"select {1000 + number}, job_id, id, 'schedule:{number}', 'x', '{state}', '2020-01-01 00:00:00' {which}",
+    )
+    sql(url, f"update scheduler_configs set last_run_id = {1000 + number} where job_id = '{job}' and name = '{name}'")
+
+
 def test_the_list_is_narrowed(shop: str) -> None:
     def names(*options: str) -> list[str]:
         return [row["schedule"] for row in call("schedules", "list", "--json", *options, url=shop).data]
@@ -90,6 +102,13 @@ def test_the_list_is_narrowed(shop: str) -> None:
     assert names() == ["close_books/default", "collect/eu", "collect/us"]
     assert names("--job", "collect") == ["collect/eu", "collect/us"]
     assert names("--paused") == ["collect/us"]
+    assert names("--failing") == ["collect/eu"]
+    make_run(shop, "collect/us", 1, "failed")
+    assert names("--failing") == ["collect/eu", "collect/us"]
+    make_run(shop, "collect/us", 2, "running")
+    assert names("--failing") == ["collect/eu", "collect/us"], "nobody knows yet whether it has been mended"
+    make_run(shop, "collect/us", 3, "succeeded")
+    make_run(shop, "collect/us", 4, "queued")
     assert names("--failing") == ["collect/eu"]
     assert "no schedule is like that" in call("schedules", "list", "--job", "nothing", url=shop).out
 

@@ -1,9 +1,22 @@
-"""Successes on which nothing hangs take a shorter way; the rules are the same."""
+"""Successes that leave nothing but the fact take a shorter way; the rules are the same."""
 
 from __future__ import annotations
 
 from rota.store import Claim, JobRow, Outcome
-from tests.store.steps import JOB, claim, claim_one, count, enqueue, get, opened, running
+from tests.harness import execute
+from tests.store.steps import (
+    JOB,
+    claim,
+    claim_one,
+    count,
+    enqueue,
+    fire,
+    get,
+    hour,
+    opened,
+    running,
+    scheduled,
+)
 
 
 def plain(claimed: Claim) -> Outcome:
@@ -77,3 +90,20 @@ async def test_a_plain_success_frees_its_slot_only_if_it_is_accepted(url: str) -
         accepted = await store.finish_runs([plain(fresh)], closed=[])
         assert accepted.accepted == {fresh.id}
         assert (accepted.freed, await count(url, "scheduler_locks")) == (True, 0)
+
+
+async def test_of_a_plain_success_that_comes_too_late_the_slot_stays_taken(url: str) -> None:
+    """Beside one that frees its own, in one batch."""
+    async with opened(url) as store:
+        await hour(url, 0)
+        for name in ("a", "b"):
+            await scheduled(store, name=name)
+        await hour(url, 1)
+        await fire(store)
+        stale, other = await claim(store)
+        assert (stale.slot, other.slot) == (True, True)
+        await execute(url, f"update job_runs set lock_token = {stale.token - 1} where id = {stale.id}")
+        finished = await store.finish_runs([plain(stale), plain(other)], closed=[])
+        assert (finished.accepted, finished.lost) == (frozenset([other.id]), (stale.id,))
+        assert await count(url, f"scheduler_locks where run_id = {stale.id}") == 1
+        assert await count(url, "scheduler_locks") == 1

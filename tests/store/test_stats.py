@@ -13,6 +13,7 @@ from tests.store.steps import (
     finish,
     fire,
     hour,
+    ledger,
     only_schedule,
     opened,
     schedule,
@@ -124,7 +125,9 @@ async def test_a_tick_that_was_made_by_hand_before_its_time_counts_once(url: str
         assert await doing(store) == (1, "succeeded")
 
 
-async def test_a_run_that_is_retried_by_hand_counts_once(url: str) -> None:
+@pytest.mark.parametrize("ends", [("failed", "succeeded"), ("failed", "failed")])
+async def test_a_run_that_is_retried_by_hand_counts_once(url: str, ends: tuple[str, str]) -> None:
+    """And as a failure only if it failed in the end."""
     async with opened(url) as store:
         await hour(url, 0)
         await scheduled(store)
@@ -133,11 +136,38 @@ async def test_a_run_that_is_retried_by_hand_counts_once(url: str) -> None:
         held = await claim_one(store)
         await finish(store, held, "failed", error="no")
         await store.retry_run(held.id)
+        assert (await only_schedule(store)).failure_count == 0
         await store.promote_due(10)
         [again] = await admitted(store)
-        await finish(store, again)
+        if ends[1] == "failed":
+            await finish(store, again, "failed", error="no")
+        else:
+            await finish(store, again)
         row = await only_schedule(store)
-        assert (row.run_count, row.failure_count, row.last_state) == (1, 1, "succeeded")
+        assert (row.run_count, row.failure_count, row.last_state) == (1, ends[1] == "failed", ends[1])
+
+
+async def test_a_skipped_tick_that_is_run_after_all_counts_and_is_the_last(url: str) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        made = await scheduled(store)
+        await hour(url, 1)
+        await fire(store)
+        first = await claim_one(store)
+        await hour(url, 2)
+        await fire(store)
+        await finish(store, first)
+        _, skipped = await ledger(store, made.id)
+        assert (skipped.state, await doing(store)) == ("skipped", (1, "succeeded"))
+        await store.retry_run(skipped.id)
+        assert await doing(store) == (2, "queued")
+        await store.promote_due(10)
+        [held] = await admitted(store)
+        await finish(store, held, "failed", error="no")
+        row = await only_schedule(store)
+        assert (held.id, row.run_count, row.failure_count, row.last_state) == (skipped.id, 2, 1, "failed")
+        await store.retry_run(skipped.id)
+        assert await doing(store) == (2, "queued"), "it is no new one"
 
 
 async def test_the_last_run_of_a_schedule_is_never_pruned(url: str) -> None:

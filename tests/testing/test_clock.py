@@ -44,7 +44,7 @@ async def test_a_replica_that_runs_by_itself_follows_it(url: str) -> None:
 
     async def ran() -> bool:
         [schedule] = await app.schedules()
-        return schedule.row.run_count == 1
+        return (schedule.row.run_count, schedule.row.last_state) == (1, "succeeded")
 
     async with app:
         await until(planned)

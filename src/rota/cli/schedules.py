@@ -42,11 +42,12 @@ def list_(
     Example: rota schedules list --failing
     """
 
-    async def go(store: Store) -> tuple[datetime, list[ScheduleRow]]:
-        return await store.now(), await store.list_schedules(job)
+    async def go(store: Store) -> tuple[datetime, list[ScheduleRow], list[ScheduleRow]]:
+        rows = await store.list_schedules(job)
+        wanted = [row for row in rows if not (paused and row.enabled)]
+        return await store.now(), rows, [row for row in wanted if not failing or await _fails(store, row)]
 
-    now, rows = ask(url, go)
-    wanted = [row for row in rows if not (paused and row.enabled) and not (failing and not _fails(row))]
+    now, rows, wanted = ask(url, go)
     shown = [as_document(row) if as_json else _line(row, now) for row in wanted]
     nothing = "no schedule is like that" if rows or job else "there is no schedule"
     show(shown, as_json=as_json, nothing=nothing)
@@ -132,7 +133,10 @@ def as_document(row: ScheduleRow) -> dict[str, Any]:
     return fields | {"parameters": msgspec.json.decode(row.parameters), "declared": declared}
 
 
-def _fails(row: ScheduleRow) -> bool:
+async def _fails(store: Store, row: ScheduleRow) -> bool:
+    if row.last_state in ("queued", "running"):  # the one before it tells
+        ended = await store.find_runs(RunFilter(config_id=row.id, states=("succeeded", "failed"), limit=1))
+        return row.invalid_reason is not None or any(run.state == "failed" for run in ended)
     return row.last_state == "failed" or row.invalid_reason is not None
 
 

@@ -377,15 +377,19 @@ class PostgresRuns(PostgresBase):
         async def transition(connection: pg.Connection) -> None:
             if (which := await connection.fetchrow(pg.QUERIES["retry_run.which"], run_id)) is None:
                 raise NotFound(f"there is no run {run_id}")
+            config_id, *where = which
+            await connection.execute(pg.QUERIES["trigger.lock"], config_id)
             # One that was cancelled while others had hold of its row may be there still, without all that it needs.
             # That first, and then the run: others lock in this order too.
             for statement in ("retry_run.fewer", "retry_run.none"):
-                await connection.execute(pg.QUERIES[statement], run_id, *which)
+                await connection.execute(pg.QUERIES[statement], run_id, *where)
             if (found := await connection.fetchrow(pg.QUERIES["retry_run"], run_id)) is None:
                 raise NotFound(f"there is no run {run_id}")
             if not found["again"]:
                 why = "stands for several missed ticks" if found["missed_count"] is not None else f"is {found['state']}"
                 raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
+            if found["state"] == "skipped":  # a tick that had made none
+                await connection.execute(pg.QUERIES["trigger.counted"], config_id, 1, run_id)
 
         await self.whole(transition)
         return "queued"

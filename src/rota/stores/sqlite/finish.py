@@ -107,7 +107,7 @@ def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> 
 
 
 def _record_plain(db: Session, by_token: dict[int, list[int]], now: str) -> tuple[set[int], list[tuple[int, int]]]:
-    """Successes that nothing hangs on, a claim at a time; and those whose run has another token by now."""
+    """Successes that leave nothing but the fact, a claim at a time; and those whose run has another token by now."""
     accepted: set[int] = set()
     refused: list[tuple[int, int]] = []
     for token, ids in by_token.items():

@@ -101,13 +101,17 @@ class SQLiteRuns(SQLiteBase):
             found = db.all("retry_run.find", (run_id,))
             if not found:
                 raise NotFound(f"there is no run {run_id}")
-            [(state, missed_count)] = found
+            [(state, missed_count, config_id)] = found
             if state not in ("failed", "cancelled", "skipped") or missed_count is not None:
                 why = "stands for several missed ticks" if missed_count is not None else f"is {state}"
                 raise WrongState(f"run {run_id} {why}; only a failed, cancelled or skipped run can be retried")
             now = db.now()
             db.all("retry_run", (run_id, now))
             db.all("enqueue.delayed", (now, run_id))
+            if state == "skipped":  # a tick that had made none
+                db.all("trigger.counted", (config_id, 1, run_id))
+            elif state == "failed":
+                db.all("retry_run.forgiven", (config_id,))
             return "queued"
 
         return await self.write(transition)

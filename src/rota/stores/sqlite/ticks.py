@@ -131,7 +131,7 @@ class _Made(NamedTuple):
     ready: int = 0
     claims: tuple[Claim, ...] = ()
     runs_of: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    """How many each schedule has now, and the newest."""
+    """How many were made for each schedule, and the newest."""
 
     @property
     def runs(self) -> int:

@@ -223,6 +223,8 @@ alter table rota.claims alter column ids set storage plain;
 -- Runs that waited for a slot of a deleted schedule are looked at again; a slot of the job stays taken.
 create function rota.schedule_deleted() returns trigger language plpgsql as $$
 begin
+    -- Whoever is finishing one of its runs comes first, and leaves nothing behind.
+    update rota.job_runs set config_id = null where config_id = old.id;
     with left_over as (
         delete from rota.waiting w where w.by_config and w.config_id = old.id returning w.id
     )
@@ -232,7 +234,6 @@ begin
     update rota.scheduler_locks set config_id = null where config_id = old.id and job_id is not null;
     delete from rota.scheduler_locks where config_id = old.id;
     delete from rota.schedule_failures where config_id = old.id;
-    update rota.job_runs set config_id = null where config_id = old.id;
     return old;
 end $$;
 create trigger schedule_deleted

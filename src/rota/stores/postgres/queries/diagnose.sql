@@ -20,9 +20,10 @@ select has_database_privilege(current_database(), 'create') as may_create,
        case when to_regnamespace('rota') is not null then has_schema_privilege('rota', 'usage') end as may_use,
        array(
            select c.relname::text from pg_class c
-           where c.relnamespace = to_regnamespace('rota') and c.relkind in ('r', 'p')
-               and not (has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert')
-                        and has_table_privilege(c.oid, 'update') and has_table_privilege(c.oid, 'delete'))
+           where c.relnamespace = to_regnamespace('rota') and c.relkind in ('r', 'p', 'v')
+               and not (has_table_privilege(c.oid, 'select') and (c.relkind = 'v' or (
+                            has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update')
+                            and has_table_privilege(c.oid, 'delete'))))
            order by 1
        ) as refused
 

@@ -403,7 +403,7 @@ freed as (
 delete from rota.waiting where ctid = any(array(select ctid from rota.waiting where id = $1 for update skip locked))
 
 -- name: retry_run.which
-select job_id, rota.rank(run_at, priority) as rank from rota.job_runs where id = $1
+select config_id, job_id, rota.rank(run_at, priority) as rank from rota.job_runs where id = $1
 
 -- name: retry_run.fewer
 -- Waits for whoever has hold of it, and looks again at what they left; so does the next one, when it is the last.
@@ -416,7 +416,7 @@ delete from rota.ready where job_id = $2 and rank = $3 and id = $1 and cardinali
 -- name: retry_run
 with clock as materialized (select rota.rota_now() as now),
 found as (
-    select id, state, missed_count from rota.job_runs where id = $1 for update
+    select id, config_id, state, missed_count from rota.job_runs where id = $1 for update
 ),
 again as (
     update rota.job_runs r
@@ -431,6 +431,11 @@ parked as (
 ),
 answered as (
     delete from rota.cancellations c using again where c.run_id = again.id
+),
+-- It has not failed in the end.
+forgiven as (
+    update rota.schedule_failures f set failure_count = greatest(f.failure_count - 1, 0)
+    from found, again where f.config_id = found.config_id and found.state = 'failed'
 )
 select state::text as state, missed_count, exists (select from again) as again from found
 
@@ -445,7 +450,8 @@ old as (
         and (r.config_id is null or r.idempotency_key is null
              or exists (select from rota.job_runs newer
                         where newer.config_id = r.config_id and newer.idempotency_key > r.idempotency_key))
-        and not exists (select from rota.scheduler_configs c where c.id = r.config_id and c.last_run_id = r.id)
+        -- As a value, and not as a join, which might read all schedules there are.
+        and (select c.last_run_id from rota.scheduler_configs c where c.id = r.config_id) is distinct from r.id
     order by r.id limit $2
 ),
 gone as (

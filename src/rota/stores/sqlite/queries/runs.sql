@@ -190,7 +190,11 @@ delete from delayed where run_at = ?2 and id = ?1
 delete from waiting where id = ?1
 
 -- name: retry_run.find
-select state, missed_count from job_runs where id = ?1
+select state, missed_count, config_id from job_runs where id = ?1
+
+-- name: retry_run.forgiven
+-- It has not failed in the end.
+update schedule_failures set failure_count = max(failure_count - 1, 0) where config_id = ?1
 
 -- name: retry_run
 update job_runs
@@ -203,7 +207,7 @@ where id = ?1
 select id, created_at < ?1, coalesce(finished_at < ?1, 0)
        and (config_id is null or idempotency_key is null or idempotency_key <> (
             select max(n.idempotency_key) from job_runs n where n.config_id = r.config_id))
-       and not exists (select 1 from scheduler_configs c where c.id = r.config_id and c.last_run_id = r.id)
+       and (select c.last_run_id from scheduler_configs c where c.id = r.config_id) is not id
 from job_runs r order by id
 
 -- name: prune
