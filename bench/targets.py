@@ -45,8 +45,9 @@ class Target:
         return ", ".join(wishes)
 
     def within_reach(self, figure: Figure) -> bool:
-        """Not where the least that has to be done takes longer: that is the machine."""
-        return self.most is None or figure["raw"] is None or bool(figure["raw"] <= self.most)
+        """Not where raw SQL, which does the least that has to be done, misses it: that is the machine."""
+        raw = figure["raw"]
+        return raw is None or bool((self.most or raw) >= raw >= (self.least or raw))
 
     def at(self, speed: float) -> Target:
         """What is left of it on a machine of this speed; a faster one has to do no more."""

@@ -77,6 +77,13 @@ def test_raw_is_no_excuse_where_the_speed_is_one(bench: Bench) -> None:
         assert row(report.table(report.result(bench)), "10,000").endswith(verdict)
 
 
+def test_what_raw_does_not_reach_is_said_of_rates_too(bench: Bench) -> None:
+    for raw, verdict in ((25_000, "no"), (24_999, "no, nor has raw")):
+        bench.figures = [figure for figure in bench.figures if not figure["what"].startswith("100,000")]
+        bench.add("100,000 schedules due of 100,000 stored", 5_000, "/s", raw=raw)
+        assert row(report.table(report.result(bench)), "100,000").split("  ")[-1].strip() == verdict
+
+
 def test_what_cannot_be_compared_is_neither_reached_nor_missed(bench: Bench) -> None:
     bench.figures = [figure for figure in bench.figures if figure["system"] != "pgqueuer"]
     assert row(report.table(report.result(bench)), "drain, async no-op").endswith("?")
