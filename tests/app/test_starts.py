@@ -13,6 +13,7 @@ import pytest
 from rota import Context, Rota
 from rota.errors import StoreUnavailable
 from rota.events import ServiceFailed, TicksFired
+from rota.replica import Heart
 from rota.store import Claim, Claimed, Fired, RunFilter
 from tests.app.waiting import until
 from tests.harness import execute
@@ -184,6 +185,28 @@ async def test_what_started_for_an_incarnation_that_is_gone_does_not_run(
         await until(_true(lambda: not worker._filling))
         monkeypatch.undo()
     assert not set(began) & set(ran)
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.05])
+async def test_a_store_that_does_not_answer_the_first_beat_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    step, failed = Heart.step, list[float]()
+
+    async def late(self: Heart) -> float | None:
+        if len(failed) < 2:
+            failed.append(patience)
+            raise StoreUnavailable("no answer")
+        return await step(self)
+
+    monkeypatch.setattr(Heart, "step", late)
+    app = Rota(url, connect_timeout=patience)
+    if patience < 1:
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            await app.__aenter__()
+        return
+    async with app:
+        assert [replica.name for replica in await app.store.list_replicas()] == [app.settings.replica]
 
 
 def _true(ask: Callable[[], object]) -> Callable[[], Awaitable[bool]]:
