@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -14,7 +14,7 @@ from rota.caller import Connection
 from rota.context import Context, current_context
 from rota.door import Door
 from rota.electors import started_elector
-from rota.errors import BadInput, BadParameters, NameClash, NotOpen, StoreUnavailable, UnknownJob
+from rota.errors import BadInput, BadParameters, NameClash, NotOpen, UnknownJob
 from rota.events import Bus
 from rota.execution import Span
 from rota.hinter import Hinter
@@ -33,6 +33,7 @@ from rota.results import Results
 from rota.run import Run
 from rota.schedule import Schedule, declaration
 from rota.schema import check_schema
+from rota.service import until_reached
 from rota.settings import GivenSettings, Settings
 from rota.snowflake import Snowflakes
 from rota.store import Declaration, Enqueued, Hint, Store
@@ -235,7 +236,7 @@ class Rota(Leading, Door):
             self._logging = True
             log_events(self.events)
         store = self._new_store(self.settings)
-        await _reach(store, self.settings)
+        await until_reached(partial(_open, store, migrate=self.settings.migrate), self.settings.connect_timeout)
         self._store = store
         self.results = Results(lambda: self.store)
         self._hinter = Hinter(store) if self.settings.hints else None
@@ -457,23 +458,14 @@ def _span_of_runs() -> Span | None:
     return span_of_runs()
 
 
-async def _reach(store: Store, settings: Settings) -> None:
-    """Open the store, trying for a while; then see that its tables are ours."""
-    deadline, pause = time.monotonic() + settings.connect_timeout, 0.1
-    while True:
-        try:
-            await store.open()
-            await check_schema(store, migrate=settings.migrate)
-            return
-        except StoreUnavailable as error:
-            await store.close()
-            if time.monotonic() + pause > deadline:
-                raise StoreUnavailable(f"{error} (tried for {settings.connect_timeout:g} s)") from error
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
-        except BaseException:
-            await store.close()
-            raise
+async def _open(store: Store, *, migrate: bool) -> None:
+    """See also that its tables are ours."""
+    try:
+        await store.open()
+        await check_schema(store, migrate=migrate)
+    except BaseException:
+        await store.close()
+        raise
 
 
 async def _surely(work: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import os
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
@@ -31,7 +30,7 @@ from rota.events import Event, HintsOff, LoopBlocked, ReplicaDeposed, ReplicaJoi
 from rota.leader import end_process
 from rota.offer import Hands
 from rota.scheduler import Scheduler
-from rota.service import Service
+from rota.service import Service, until_reached
 from rota.settings import Settings
 from rota.store import Buried, Decide, Hint, Lifeline, Pulse, Store
 from rota.succession import Takeover
@@ -352,7 +351,8 @@ class Replica:
         if self.settings.hints:
             services.append(Ear(self.store, self._heard, self.emit))
         try:
-            await self._begin()
+            # A store that does not answer the first beat in time is waited for like one that cannot be reached.
+            await until_reached(self.heart.step, self.settings.connect_timeout)
             services += await self._stand()
             self._ready.set_result(None)
             tasks = self._set_going(services)
@@ -367,19 +367,6 @@ class Replica:
                 await self._elector.stop()
             await self.heart.stop()
             await self.store.close()
-
-    async def _begin(self) -> None:
-        """The first beat: a store that does not answer it in time is waited for like one that cannot be reached."""
-        deadline, pause = time.monotonic() + self.settings.connect_timeout, 0.1
-        while True:
-            try:
-                await self.heart.step()
-                return
-            except StoreUnavailable:
-                if time.monotonic() + pause > deadline:
-                    raise
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
 
     def _set_going(self, services: list[Service]) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(service.run(), name=f"rota-{service.name}") for service in services]

@@ -11,9 +11,13 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from rota.errors import StoreUnavailable
 from rota.events import Event, ServiceFailed
+
+T = TypeVar("T")
 
 
 class Wake:
@@ -48,6 +52,19 @@ class Wake:
         except TimeoutError:
             pass
         self._flag.clear()
+
+
+async def until_reached(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Its answer; a store that cannot be reached is asked again for so long."""
+    deadline, pause = time.monotonic() + seconds, 0.1
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            if time.monotonic() + pause > deadline:
+                raise StoreUnavailable(f"{error} (tried for {seconds:g} s)") from error
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 2.0)
 
 
 class Service(ABC):
