@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.harness import Server
+from tests.patience import PATIENCE
 
 _CACHE = Path(__file__).parents[1] / ".pgbouncer"
 
@@ -63,7 +64,7 @@ class PgBouncer:
             [program, "-q", str(self._root / "ini")], user=self._server.user, cwd="/", stderr=subprocess.DEVNULL,
             env=os.environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {}),
         )  # fmt: skip
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self._port)) == 0:

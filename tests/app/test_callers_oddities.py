@@ -23,6 +23,7 @@ from rota.stores.sqlite.caller import CallersSession, refuse_unable
 from tests.app.callers import APSW, Django, calling, path_of
 from tests.app.test_callers_transaction import UNHURRIED
 from tests.harness import Databases, execute, ready
+from tests.patience import PATIENCE
 
 SECOND_COPY = "do not see each other's locks"
 
@@ -81,7 +82,7 @@ async def test_rota_does_not_open_a_file_that_a_second_copy_has_open_here(sqlite
             raise AssertionError("it opened")
     connection.close()
     async with app:
-        assert await run.result(60) == "ada"
+        assert await run.result(PATIENCE) == "ada"
 
 
 def test_an_interpreter_whose_sqlite_cannot_read_the_tables_is_told_so() -> None:
@@ -223,7 +224,7 @@ async def test_a_connection_that_is_not_async_serves_async_code_too(postgres: st
             [more] = await app.enqueue_many([mail.call("grace")], connection=session)
             session.commit()
         engine.dispose()
-        assert [await run.result(60), await more.result(60)] == ["ada", "grace"]
+        assert [await run.result(PATIENCE), await more.result(PATIENCE)] == ["ada", "grace"]
 
 
 async def test_many_calls_of_one_list_have_one_connection(sqlite: str) -> None:
@@ -357,5 +358,5 @@ async def test_a_plain_program_commits_and_a_replica_elsewhere_runs_it_at_once(u
             )
         )
         ids = [int(text) for text in done.stdout.split()]
-        assert [await app.run(n).result(60) for n in ids] == ["ada", "grace"]
+        assert [await app.run(n).result(PATIENCE) for n in ids] == ["ada", "grace"]
         assert await execute(url, "select count(*) from job_runs") == [(2,)]

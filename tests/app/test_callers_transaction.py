@@ -15,6 +15,7 @@ from rota.store import JobRow, NewRun, RunFilter
 from rota.stores import open_store
 from tests.app.callers import APSW, CASES, AsyncpgOfAPool, Caller, Django, PlainCaller, Psycopg, SQLite3, calling
 from tests.harness import Databases, execute, ready
+from tests.patience import PATIENCE
 
 # So seldom is the store looked at without being told: what is picked up in time was told.
 UNHURRIED: dict[str, Any] = {"beat": 100.0, "lease": 250.0, "dead_after": 300.0}
@@ -73,7 +74,7 @@ async def test_a_rollback_leaves_nothing_and_a_commit_is_picked_up_at_once(case:
             await caller.commit()
         if second_copy:
             await stack.enter_async_context(app)
-        assert await run.result(60) == "ada"
+        assert await run.result(PATIENCE) == "ada"
         assert [row.id for row in await app.store.find_runs(RunFilter(job_id="mail"))] == [run.id]
 
 

@@ -13,6 +13,7 @@ from rota import Context, Retry, Rota, cluster_context
 from rota.context import NAMES, leadership
 from rota.contract.roles import Fence
 from rota.telemetry.logs import ContextFilter, ContextFormatter, carry_context
+from tests.patience import PATIENCE
 
 log = logging.getLogger("shop.orders")
 
@@ -70,8 +71,8 @@ async def test_everything_below_a_handler_has_its_context(url: str, kept: Kept) 
 
     async with app:
         runs = [await job.using(key=f"{job.name} 7", correlation_id="order-7").enqueue() for job in (handler, plain)]
-        replica_id = await runs[0].result(30)
-        assert replica_id == await runs[1].result(30)
+        replica_id = await runs[0].result(PATIENCE)
+        assert replica_id == await runs[1].result(PATIENCE)
         note("outside")
     expected = {
         job: {
@@ -102,7 +103,7 @@ async def test_runs_side_by_side_do_not_mix(url: str, kept: Kept) -> None:
     async with app:
         runs = await app.enqueue_many([handler.call() for _ in range(20)])
         for run in runs:
-            await run.result(30)
+            await run.result(PATIENCE)
     assert len(kept.records) == 60
     assert all(record.getMessage() == str(carried(record)["run_id"]) for record in kept.records)
 
@@ -122,7 +123,7 @@ async def test_the_attempt_is_the_one_that_runs(url: str, kept: Kept) -> None:
     logging.getLogger("rota.job").setLevel(logging.INFO)
     try:
         async with app:
-            await (await handler.enqueue()).result(30)
+            await (await handler.enqueue()).result(PATIENCE)
     finally:
         logging.getLogger("rota.job").removeHandler(own)
         logging.getLogger("rota.job").setLevel(logging.NOTSET)

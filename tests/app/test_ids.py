@@ -6,6 +6,7 @@ import pytest
 
 from rota import NotOpen, Rota
 from tests.harness import execute
+from tests.patience import PATIENCE
 
 
 async def test_a_handler_and_a_client_make_ids(url: str) -> None:
@@ -16,7 +17,7 @@ async def test_a_handler_and_a_client_make_ids(url: str) -> None:
         return await app.ids.next()
 
     async with app:
-        first = await (await order.enqueue()).result(30)
+        first = await (await order.enqueue()).result(PATIENCE)
         assert isinstance(first, int)
         second = await app.ids.next()
     async with app.client():

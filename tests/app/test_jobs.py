@@ -33,6 +33,7 @@ from rota import (
 from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import execute
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -56,8 +57,8 @@ async def test_an_async_handler_and_a_plain_function_return_typed_results(url: s
     async with app:
         doubled = await double.enqueue(Size(3, date(2026, 11, 15)))
         shouted = await shout.enqueue("a", times=2)
-        assert await doubled.result(30) == Size(6, date(2026, 11, 15))
-        assert await shouted.result(30) == "AA"
+        assert await doubled.result(PATIENCE) == Size(6, date(2026, 11, 15))
+        assert await shouted.result(PATIENCE) == "AA"
 
 
 async def test_a_handler_sees_its_context(url: str) -> None:
@@ -70,7 +71,7 @@ async def test_a_handler_sees_its_context(url: str) -> None:
 
     async with app:
         run = await look.using(key="a key", correlation_id="order 7").enqueue(1)
-        await run.result(30)
+        await run.result(PATIENCE)
     [(ctx, current)] = seen
     assert ctx is current
     assert (ctx.run_id, ctx.job, ctx.attempt, ctx.correlation_id) == (run.id, "look", 1, "order 7")
@@ -98,7 +99,7 @@ async def test_a_failed_run_is_tried_again_and_the_attempts_are_counted(url: str
 
     async with app:
         run = await flaky.enqueue()
-        assert await run.result(30) == "done"
+        assert await run.result(PATIENCE) == "done"
         assert attempts == [1, 2, 3]
         assert (await run.row()).attempt == 3
 
@@ -118,7 +119,7 @@ async def test_after_the_last_attempt_it_is_failed_and_the_failure_handler_runs(
     async with app:
         run = await doomed.enqueue()
         with pytest.raises(RunFailed, match="ValueError: boom"):
-            await run.result(30)
+            await run.result(PATIENCE)
         await until(lambda: _truth(told))
         assert told == [(run.id, "ValueError: boom")]
         [child] = await app.store.find_runs(RunFilter(job_id="doomed:on_failure"))
@@ -140,7 +141,7 @@ async def test_some_errors_are_final_at_once(url: str, raised: Exception) -> Non
     async with app:
         run = await fatal.enqueue()
         with pytest.raises(RunFailed):
-            await run.result(30)
+            await run.result(PATIENCE)
         assert (await run.row()).attempt == 1
 
 
@@ -163,7 +164,7 @@ async def test_the_traceback_of_a_failure_begins_at_the_handler(url: str) -> Non
         for job in (plain, coroutine, within):
             run = await job.enqueue()
             with pytest.raises(RunFailed):
-                await run.result(30)
+                await run.result(PATIENCE)
             error = (await run.row()).error or ""
             assert error.startswith("ValueError: boom\n\n  File ")
             assert error.count("  File ") == 1
@@ -186,7 +187,7 @@ async def test_an_app_is_let_go_of_though_its_handlers_kept_their_contexts(url: 
 
         async with app:
             for job in (keep, keep_too):
-                await (await job.enqueue()).result(30)
+                await (await job.enqueue()).result(PATIENCE)
         return weakref.ref(app)
 
     app = await used()
@@ -213,7 +214,7 @@ async def test_a_run_that_takes_too_long_fails_whether_async_or_in_a_thread(url:
     async with app:
         for run in (await slow.enqueue(), await stuck.enqueue()):
             with pytest.raises(RunFailed, match=r"took longer than its 0\.2 s"):
-                await run.result(30)
+                await run.result(PATIENCE)
         release.set()
 
 
@@ -240,7 +241,7 @@ async def test_a_running_handler_is_cancelled_on_request(url: str) -> None:
             await until(partial(_is, run, "running"))
             assert await run.cancel() == "running"
             with pytest.raises(RunFailed, match="cancelled"):
-                await run.result(30)
+                await run.result(PATIENCE)
         assert stopping == [False, True]
 
 
@@ -285,7 +286,7 @@ async def test_progress_is_visible_while_it_runs(url: str) -> None:
         assert progress == {"done": 3, "total": 10, "note": "on the way"}
         assert await run.state() == "running"
         go.set()
-        await run.result(30)
+        await run.result(PATIENCE)
 
 
 async def test_the_same_key_makes_one_run_for_all_callers(url: str) -> None:
@@ -312,7 +313,7 @@ async def test_children_carry_the_correlation_of_their_parent(url: str) -> None:
 
     async with app:
         run = await parent.enqueue()
-        await run.result(30)
+        await run.result(PATIENCE)
         family = await app.store.find_runs(RunFilter(correlation_id=str(run.id)))
         assert [(row.job_id, row.parent_id) for row in family] == [("child", run.id)] * 3 + [("parent", None)]
 
@@ -329,7 +330,7 @@ async def test_context_variables_do_not_leak_from_one_run_to_the_next(url: str) 
 
     async with app:
         for run in await stain.enqueue_many(stain.call(n) for n in range(5)):
-            await run.result(30)
+            await run.result(PATIENCE)
     assert seen == ["clean"] * 5
 
 
@@ -342,7 +343,7 @@ async def test_a_delayed_run_waits_for_its_time(url: str) -> None:
     async with app:
         run = await later.using(delay=0.5).enqueue()
         far = await later.using(run_at=datetime(2100, 1, 1, tzinfo=UTC)).enqueue()
-        await run.result(30)
+        await run.result(PATIENCE)
         row = await run.row()
         assert row.started_at is not None
         assert row.started_at >= row.run_at
@@ -365,7 +366,7 @@ async def test_no_more_runs_of_a_job_at_once_than_its_limit(url: str) -> None:
 
     async with app:
         for run in await narrow.enqueue_many(narrow.call(n) for n in range(8)):
-            await run.result(30)
+            await run.result(PATIENCE)
     assert most == 2
 
 
@@ -383,7 +384,7 @@ async def test_enqueue_without_running_anything(url: str) -> None:
         assert await run.state() == "queued"
         assert await app.store.list_replicas() == []
     async with app:
-        assert await app.run(run.id).result(30) == 41
+        assert await app.run(run.id).result(PATIENCE) == 41
 
 
 async def test_bad_arguments_are_refused_before_anything_is_stored(url: str) -> None:

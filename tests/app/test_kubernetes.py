@@ -13,6 +13,7 @@ from rota import LeadershipLost, Rota
 from rota.events import LeadershipEnded
 from tests.app.waiting import until
 from tests.electors.apiserver import ApiServer
+from tests.patience import PATIENCE
 
 QUICK = {"kubernetes_lease_duration": 3.0, "kubernetes_renew_deadline": 2.0, "kubernetes_retry_period": 0.2}
 
@@ -65,7 +66,7 @@ async def test_a_leader_that_cannot_renew_its_lease_steps_down(
             assert me is not None
             assert me.trusted_for < math.inf
             server.faults["first"] = "mute"
-            await asyncio.wait_for(ended.wait(), 30)
+            await asyncio.wait_for(ended.wait(), PATIENCE)
             with pytest.raises(LeadershipLost):
                 me.check()
             server.faults.clear()

@@ -14,6 +14,7 @@ from rota import BadInput, Breaker, Context, NotFound, NotOpen, Rota, RunFailed,
 from rota.store import Claim, Claimed, Outcome
 from tests.app.waiting import until
 from tests.harness import execute
+from tests.patience import PATIENCE
 
 
 async def test_an_error_that_is_no_text_does_not_keep_the_others(url: str) -> None:
@@ -32,9 +33,9 @@ async def test_an_error_that_is_no_text_does_not_keep_the_others(url: str) -> No
 
     async with app:
         failing, other = await odd.enqueue(), await fine.enqueue()
-        assert await other.result(30) == "fine"
+        assert await other.result(PATIENCE) == "fine"
         with pytest.raises(RunFailed, match="bad name"):
-            await failing.result(30)
+            await failing.result(PATIENCE)
 
 
 async def test_an_outcome_that_cannot_be_stored_fails_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +58,9 @@ async def test_an_outcome_that_cannot_be_stored_fails_alone(url: str, monkeypatc
         for n, run in enumerate(runs, 10):
             if n == 13:
                 with pytest.raises(RunFailed, match="13 cannot be stored"):
-                    await run.result(30)
+                    await run.result(PATIENCE)
             else:
-                assert await run.result(30) == n
+                assert await run.result(PATIENCE) == n
 
 
 async def test_a_handler_that_is_cancelled_from_within_or_exits_has_failed(url: str) -> None:
@@ -82,8 +83,8 @@ async def test_a_handler_that_is_cancelled_from_within_or_exits_has_failed(url: 
     async with app:
         for run in (await inner.enqueue(), await leaving.enqueue()):
             with pytest.raises(RunFailed, match=r"CancelledError|SystemExit"):
-                await run.result(30)
-        assert await (await fine.enqueue()).result(30) == "fine"
+                await run.result(PATIENCE)
+        assert await (await fine.enqueue()).result(PATIENCE) == "fine"
 
 
 async def test_a_handler_is_asked_to_stop_once_and_may_clean_up(url: str) -> None:
@@ -108,7 +109,7 @@ async def test_a_handler_is_asked_to_stop_once_and_may_clean_up(url: str) -> Non
         await until(running)
         await run.cancel()
         with pytest.raises(RunFailed, match="cancelled"):
-            await run.result(30)
+            await run.result(PATIENCE)
         assert cleaned.is_set()
 
 
@@ -145,7 +146,7 @@ async def test_a_limited_run_starts_soon_without_any_hint(url: str) -> None:
 
     async with app:
         await asyncio.sleep(0.5)  # until the scheduler sleeps its longest sleep
-        assert await (await narrow.enqueue()).result(20) == "done"
+        assert await (await narrow.enqueue()).result(PATIENCE) == "done"
 
 
 async def test_a_schedule_that_was_renamed_or_deleted_can_still_be_told_apart(url: str) -> None:
@@ -173,7 +174,7 @@ def test_an_app_can_be_opened_in_one_loop_after_the_other(tmp_path: object) -> N
 
     async def once(n: int) -> int:
         async with app:
-            return await (await work.enqueue(n)).result(30)
+            return await (await work.enqueue(n)).result(PATIENCE)
 
     assert [asyncio.run(once(n)) for n in (1, 2)] == [1, 2]
 
@@ -201,7 +202,7 @@ async def test_a_transactional_handler_that_blocks_itself_fails_in_the_open(tmp_
     async with app:
         run = await book.enqueue()
         with pytest.raises(RunFailed, match="StoreUnavailable"):
-            await run.result(60)
+            await run.result(PATIENCE)
 
 
 async def test_a_run_that_takes_its_replicas_down_is_not_tried_for_ever(url: str) -> None:
@@ -217,8 +218,8 @@ async def test_a_run_that_takes_its_replicas_down_is_not_tried_for_ever(url: str
         await execute(url, f"update job_runs set losses = 3 where id = {runs[0].id}")
     async with app:
         with pytest.raises(RunFailed, match="was lost with its replica 3 times"):
-            await app.run(runs[0].id).result(30)
-        await app.run(runs[1].id).result(30)
+            await app.run(runs[0].id).result(PATIENCE)
+        await app.run(runs[1].id).result(PATIENCE)
     assert started == [1]
 
 
@@ -312,7 +313,7 @@ async def test_a_claim_that_is_under_way_at_the_stop_counts_as_no_attempt(
 
         monkeypatch.setattr(app.store, "claim_runs", slow)
         run = await work.enqueue()
-        await asyncio.wait_for(claimed.wait(), 30)
+        await asyncio.wait_for(claimed.wait(), PATIENCE)
     async with app.client():
         [row] = await app.store.get_runs([run.id])
     assert (row.state, row.attempt) in {("queued", 0), ("succeeded", 1)}
@@ -333,7 +334,7 @@ async def test_however_often_the_stop_is_cancelled_what_was_done_is_recorded(url
             await asyncio.Event().wait()
 
     serving = asyncio.create_task(serve())
-    await asyncio.wait_for(started.wait(), 30)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     for _ in range(3):
         serving.cancel()
         await asyncio.sleep(0.05)
@@ -384,4 +385,4 @@ async def test_a_tick_at_the_end_of_all_time_is_refused_and_stops_nobody(url: st
             await schedule.trigger(moment)
         with pytest.raises(BadInput, match=r"next_run_at .* (no time zone|outside the years)"):
             await schedule.update(next_run_at=moment)
-        assert await (await schedule.trigger()).result(30) == "done"
+        assert await (await schedule.trigger()).result(PATIENCE) == "done"

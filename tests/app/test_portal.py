@@ -20,6 +20,7 @@ import pytest
 from rota import BadInput, Context, NotOpen, Rota, Run, RunFailed, StoreUnavailable, Timeout, current_context
 from rota.portal import Portal
 from tests.harness import execute
+from tests.patience import PATIENCE
 
 
 def with_jobs(url: str, **settings: Any) -> Rota:
@@ -38,7 +39,7 @@ def test_a_plain_program_runs_a_replica_and_waits_for_results(url: str) -> None:
     with app as opened:
         assert opened is app
         run = app.wait(shout.enqueue("a"))
-        assert app.wait(run.result(30)) == "A"
+        assert app.wait(run.result(PATIENCE)) == "A"
         [replica] = app.wait(app.store.list_replicas())
         assert replica.pid == os.getpid()
     assert [t.name for t in threading.enumerate() if t.name in ("rota-background", "rota-control")] == []
@@ -48,7 +49,7 @@ def test_a_plain_program_runs_a_replica_and_waits_for_results(url: str) -> None:
         assert app.wait(app.run(run.id).state()) == "succeeded"
         waiting = app.wait(shout.enqueue("b"))
     with app:
-        assert app.wait(app.run(waiting.id).result(30)) == "B"
+        assert app.wait(app.run(waiting.id).result(PATIENCE)) == "B"
 
 
 def test_the_end_of_the_block_lets_running_work_finish(url: str) -> None:
@@ -101,9 +102,9 @@ def test_errors_of_the_coroutine_are_raised_by_wait(url: str) -> None:
 
     with app:
         with pytest.raises(RunFailed, match="boom"):
-            app.wait(app.wait(doomed.enqueue()).result(30))
+            app.wait(app.wait(doomed.enqueue()).result(PATIENCE))
         with pytest.raises(TimeoutError, match="its own"):
-            app.wait(late(), timeout=30)
+            app.wait(late(), timeout=PATIENCE)
 
 
 async def _for_ever(seen: list[str], started: threading.Event) -> None:
@@ -116,7 +117,7 @@ async def _for_ever(seen: list[str], started: threading.Event) -> None:
 
 
 def _comes_true(ask: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not ask() and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(ask())
@@ -193,7 +194,7 @@ async def test_another_thread_waits_while_async_with_runs(url: str) -> None:
     app = with_jobs(url)
     async with app:
         run = await asyncio.to_thread(app.wait, app.jobs["shout"].enqueue("a"))
-        assert await run.result(30) == "A"
+        assert await run.result(PATIENCE) == "A"
 
 
 def test_another_loop_than_the_apps_is_neither_held_up_nor_tangled(url: str) -> None:
@@ -206,7 +207,7 @@ def test_another_loop_than_the_apps_is_neither_held_up_nor_tangled(url: str) -> 
         with pytest.raises(BadInput, match=r"asyncio\.to_thread"):
             app.wait(app.jobs["shout"].enqueue("a"))
         run = await asyncio.to_thread(app.wait, app.jobs["shout"].enqueue("a"))
-        return str(await asyncio.to_thread(app.wait, run.result(30)))
+        return str(await asyncio.to_thread(app.wait, run.result(PATIENCE)))
 
     with app:
         assert asyncio.run(other_loop(app.wait(app.jobs["shout"].enqueue("b")))) == "A"
@@ -219,7 +220,7 @@ def test_it_opens_once_at_a_time(url: str) -> None:
             with pytest.raises(BadInput, match="open already"):
                 with opening:
                     pass
-        assert app.wait(app.wait(app.jobs["shout"].enqueue("still open")).result(30)) == "STILL OPEN"
+        assert app.wait(app.wait(app.jobs["shout"].enqueue("still open")).result(PATIENCE)) == "STILL OPEN"
 
 
 def test_of_two_threads_that_open_it_at_once_one_does(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +266,7 @@ def test_a_run_in_a_thread_enqueues_as_the_parent(url: str) -> None:
 
     with app:
         run = app.wait(parent.using(correlation_id="order-7").enqueue())
-        row = app.wait(app.run(app.wait(run.result(30))).row())
+        row = app.wait(app.run(app.wait(run.result(PATIENCE))).row())
     assert (row.parent_id, row.correlation_id) == (run.id, "order-7")
 
 
@@ -278,7 +279,7 @@ def test_an_async_run_that_waits_is_refused_and_does_not_hang(url: str) -> None:
 
     with app:
         with pytest.raises(RunFailed, match="would wait for itself"):
-            app.wait(app.wait(wrong.enqueue()).result(30))
+            app.wait(app.wait(wrong.enqueue()).result(PATIENCE))
 
 
 def python(code: str, url: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -333,7 +334,7 @@ child = os.fork()
 if not child:
     app.open_until_exit()
     run = app.wait(shout.enqueue("b"))
-    print(app.wait(run.result(30)), flush=True)
+    print(app.wait(run.result(60)), flush=True)
     sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 """
@@ -419,7 +420,7 @@ with app:
             assert process.stdout is not None
             assert process.stdout.readline() == "open\n"
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

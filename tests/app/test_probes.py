@@ -15,6 +15,7 @@ import pytest
 from rota import Misconfigured, Rota, Singleton
 from tests.app.waiting import until
 from tests.harness import move_clock
+from tests.patience import PATIENCE
 
 
 def free_port() -> int:
@@ -69,7 +70,7 @@ async def test_a_blocked_loop_does_not_change_the_answers(url: str) -> None:
     async with app:
         asking = asyncio.ensure_future(asyncio.to_thread(lambda: answers.append(asyncio.run(ask(port, "/readyz")))))
         await asyncio.sleep(0)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not answers and time.monotonic() < deadline:
             time.sleep(0.01)  # noqa: ASYNC251 - a handler that should not
         await asking

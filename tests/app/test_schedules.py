@@ -21,6 +21,7 @@ from rota import (
 from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import execute, move_clock
+from tests.patience import PATIENCE
 
 
 async def test_a_cron_declared_in_code_runs_with_its_tick(url: str) -> None:
@@ -199,7 +200,7 @@ async def test_schedules_made_and_changed_at_run_time(url: str) -> None:
         await schedule.resume()
         assert (await schedule.refresh()).enabled is True
         run = await schedule.trigger()
-        assert await run.result(30) is None
+        assert await run.result(PATIENCE) is None
         due = datetime(2030, 1, 1, tzinfo=UTC)
         first, second = await schedule.trigger(due), await schedule.trigger(due)
         assert (first.id, second.created) == (second.id, False)

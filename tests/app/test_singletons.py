@@ -13,6 +13,7 @@ from rota.errors import RotaError
 from rota.events import LeaderFailed, LeaderStuck, SingletonUnhealthy, StateUnreadable
 from tests.app.waiting import until
 from tests.harness import execute, move_clock
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -34,7 +35,7 @@ async def test_an_assignment_is_stored_before_the_line_returns_and_the_next_body
 
     for _ in range(2):
         async with app:
-            await asyncio.wait_for(done.wait(), 30)
+            await asyncio.wait_for(done.wait(), PATIENCE)
             done.clear()
     assert offsets == [(1, '{"offset":1,"names":[]}'), (2, '{"offset":2,"names":[]}')]
 
@@ -60,7 +61,7 @@ async def test_several_changes_are_stored_together_or_not_at_all(url: str) -> No
         done.set()
 
     async with app:
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), PATIENCE)
         assert seen == ["Position(offset=5, names=['a'])"] * 2
         [row] = await app.store.list_singletons("importer")
         assert row.state == '{"offset":5,"names":["a"]}'
@@ -76,7 +77,7 @@ async def test_a_change_inside_of_a_field_is_stored_when_the_body_ends(url: str)
         await asyncio.Event().wait()
 
     async with app:
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), PATIENCE)
     async with app.client():
         [row] = await app.store.list_singletons("importer")
         assert row.state == '{"offset":0,"names":["a"]}'
@@ -102,11 +103,11 @@ async def test_what_a_deposed_body_assigns_is_refused_and_not_remembered(url: st
                 seen.append(me.state.offset)
 
     async with app:
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), PATIENCE)
         # Somebody else wins while this one believes that it leads.
         await execute(url, "update roles set term = term + 1, nonce = 4711")
         deposed.set()
-        await asyncio.wait_for(again.wait(), 30)
+        await asyncio.wait_for(again.wait(), PATIENCE)
     assert seen == [1]
 
 
@@ -124,7 +125,7 @@ async def test_a_body_that_raises_is_started_again_and_counted(url: str) -> None
         done.set()
 
     async with app:
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), PATIENCE)
         [row] = await app.store.list_singletons("importer")
         assert (row.run_count, row.failure_count) == (2, 2)
         assert "ValueError: not yet" in (row.last_error or "")
@@ -144,7 +145,7 @@ async def test_a_failed_execution_that_ends_the_body_is_counted_once(url: str) -
             raise ValueError("no")
 
     async with app:
-        await asyncio.wait_for(failed.wait(), 30)
+        await asyncio.wait_for(failed.wait(), PATIENCE)
 
         async def counted() -> bool:
             [row] = await app.store.list_singletons("importer")
@@ -177,7 +178,7 @@ async def test_nothing_of_an_open_update_is_stored_and_nothing_else_may_change_t
         done.set()
 
     async with app:
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == [True, '{"offset":1,"names":[]}', '{"offset":2,"names":[]}']
 
 
@@ -193,7 +194,7 @@ async def test_a_change_that_cannot_be_stored_is_reported(url: str) -> None:
     stuck: list[LeaderStuck] = []
     app.events.subscribe(LeaderStuck, stuck.append)
     async with app:
-        await asyncio.wait_for(said.wait(), 30)
+        await asyncio.wait_for(said.wait(), PATIENCE)
     assert stuck == [], "what cannot be stored does not keep it from stopping"
 
 
@@ -210,7 +211,7 @@ async def test_executions_are_counted_at_once(url: str) -> None:
         done.set()
 
     async with app:
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), PATIENCE)
         [row] = await app.store.list_singletons("importer")
         assert (row.run_count, row.failure_count) == (2, 1)
 
@@ -229,7 +230,7 @@ async def test_state_that_cannot_be_read_is_kept_aside_and_reported(url: str) ->
         await execute(url, "insert into singletons (name, state, created_at) "
                            "values ('importer', '{\"offset\": \"far\"}', '2030-01-01 00:00:00.000000')")  # fmt: skip
     async with app:
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), PATIENCE)
         [kept] = await app.store.lost_states("importer")
     assert seen == [0]
     assert (kept.state, kept.reason[:7]) == ('{"offset": "far"}', "offset:")
@@ -247,7 +248,7 @@ async def test_it_says_so_when_it_does_not_execute_as_expected(url: str) -> None
     async with app:
         await until(lambda: app.store.list_singletons("importer"))
         await move_clock(url, 125)
-        await asyncio.wait_for(said.wait(), 30)
+        await asyncio.wait_for(said.wait(), PATIENCE)
 
 
 async def test_a_body_moves_with_its_state_when_asked_to(url: str) -> None:
@@ -278,7 +279,7 @@ async def test_a_body_moves_with_its_state_when_asked_to(url: str) -> None:
 
             await until(both)
             await apps[0].store.ask_step_down(role_of("importer"))
-            await asyncio.wait_for(moved.wait(), 30)
+            await asyncio.wait_for(moved.wait(), PATIENCE)
     assert where == [("a", 1), ("b", 2)]
 
 

@@ -17,6 +17,7 @@ from rota import Retry, Rota, RunFailed
 from rota.context import leadership
 from rota.contract.roles import Fence
 from rota.telemetry.traces import ClusterContext, span_of_runs
+from tests.patience import PATIENCE
 
 
 class Recorded:
@@ -63,7 +64,7 @@ async def test_a_run_has_a_span_and_so_has_what_it_does(url: str, recorded: Reco
         async with app:
             runs = [await job.using(key=f"{job.name} 7").enqueue() for job in (order, print_label)]
             for run in runs:
-                await run.result(30)
+                await run.result(PATIENCE)
             with recorded.tracer.start_as_current_span("outside"):
                 pass
     for run, job, inner in zip(runs, ("order", "print_label"), ("pay", "write"), strict=True):
@@ -100,8 +101,8 @@ async def test_each_attempt_has_a_span_and_a_failed_one_says_why(url: str, recor
     async with app:
         for job in (order, slow):
             with pytest.raises(RunFailed):
-                await (await job.enqueue()).result(30)
-        await (await booked.enqueue()).result(30)
+                await (await job.enqueue()).result(PATIENCE)
+        await (await booked.enqueue()).result(PATIENCE)
     spans = recorded.spans("job order")
     assert [attributes(span)["rota.attempt"] for span in spans] == [1, 2]
     for span in spans:
@@ -121,7 +122,7 @@ async def test_a_span_leaves_nothing_behind_for_the_next_run(url: str, recorded:
 
     async with app:
         for run in await app.enqueue_many([order.call() for _ in range(5)]):
-            await run.result(30)
+            await run.result(PATIENCE)
     spans = recorded.spans("job order")
     assert len({attributes(span)["rota.run_id"] for span in spans}) == 5
     assert all(span.parent is None for span in spans)
@@ -159,7 +160,7 @@ async def test_without_opentelemetry_all_runs_as_before(url: str) -> None:
         "async def order() -> str: return 'done'\n"
         "async def main():\n"
         "    async with app:\n"
-        "        print(await (await order.enqueue()).result(30))\n"
+        "        print(await (await order.enqueue()).result(60))\n"
         "asyncio.run(main())\n"
     )
     done = await asyncio.to_thread(

@@ -14,6 +14,7 @@ from rota import BadInput, Context, Retry, Rota, RunFailed
 from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import Databases, execute
+from tests.patience import PATIENCE
 
 
 async def _write(connection: Any, n: int) -> None:
@@ -35,11 +36,11 @@ async def test_effect_and_completion_commit_together_or_not_at_all(url: str) -> 
     async with app:
         await execute(url, "create table effects (n integer)")
         run = await book.enqueue(1)
-        await run.result(30)
+        await run.result(PATIENCE)
         assert await execute(url, "select n from effects") == [(12,)]
         failing = await book.enqueue(2)
         with pytest.raises(RunFailed):
-            await failing.result(30)
+            await failing.result(PATIENCE)
         assert await execute(url, "select n from effects") == [(12,)]
         assert await execute(url, "select count(*) from claims") == [(0,)]
 
@@ -62,7 +63,7 @@ async def test_a_transaction_whose_run_was_taken_away_is_rolled_back(url: str) -
         if url.startswith("sqlite"):
             # The handler's own transaction keeps every other writer out: nobody can take the run away meanwhile.
             go.set()
-            await run.result(30)
+            await run.result(PATIENCE)
             assert await execute(url, "select n from effects") == [(1,)]
             return
         await execute(url, "update job_runs set lock_token = lock_token + 1")
@@ -102,7 +103,7 @@ async def test_a_run_enqueued_in_the_callers_transaction_lives_and_dies_with_it(
             async with postgres.transaction():
                 run = await mail.using(connection=postgres, key="k").enqueue("ada")
             await postgres.close()
-        assert await run.result(30) == "ada"
+        assert await run.result(PATIENCE) == "ada"
         assert len(await app.store.find_runs(RunFilter(job_id="mail"))) == 1
         with pytest.raises(BadInput, match="connection must be"):
             await mail.using(connection=object()).enqueue("x")  # type: ignore[arg-type]
@@ -155,6 +156,6 @@ async def test_a_run_of_another_app_is_made_in_that_ones_database(
         await mail.enqueue()
 
     async with there.client(), here:
-        await (await book.enqueue()).result(30)
+        await (await book.enqueue()).result(PATIENCE)
         assert {row.job_id for row in await here.store.find_runs(RunFilter())} == {"book", "mail"}
         assert [row.job_id for row in await there.store.find_runs(RunFilter())] == ["ship"]

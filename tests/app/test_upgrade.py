@@ -11,6 +11,7 @@ from rota.stores import open_store
 from rota.stores.queries import Migration
 from tests.app.waiting import until
 from tests.harness import execute
+from tests.patience import PATIENCE
 
 TABLES = (
     "scheduler_configs",
@@ -65,12 +66,12 @@ async def test_replicas_go_on_while_the_tables_are_migrated(url: str, monkeypatc
         for version in (SCHEMA + 1, SCHEMA + 2):
             assert await apply(url, migration(url, version, 1), monkeypatch) == [f"{version:04}_future"]
             runs = await work.enqueue_many(work.call(n) for n in range(5))
-            assert [await run.result(30) for run in runs] == list(range(5))
+            assert [await run.result(PATIENCE) for run in runs] == list(range(5))
             now = await ticks()
             await until(lambda before=now: ticked_again(before))  # type: ignore[misc]
         assert await execute(url, "select distinct state from job_runs where state in ('failed', 'cancelled')") == []
     async with app:
-        assert await (await work.enqueue(1)).result(30) == 1
+        assert await (await work.enqueue(1)).result(PATIENCE) == 1
 
 
 async def test_tables_that_moved_on_too_far_are_refused_at_the_next_start(

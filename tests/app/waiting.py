@@ -7,10 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tests.patience import PATIENCE
+
 T = TypeVar("T")
 
 
-async def until(ask: Callable[[], Awaitable[T | None]], seconds: float = 30.0) -> T:
+async def until(ask: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE) -> T:
     """The first true answer."""
     deadline = time.monotonic() + seconds
     while not (answer := await ask()):

@@ -14,6 +14,7 @@ from rota import Rota
 from rota.errors import RunFailed
 from tests.app.waiting import until
 from tests.cli.calling import call
+from tests.patience import PATIENCE
 
 CRONTAB = """\
 # nightly things
@@ -122,12 +123,12 @@ async def test_the_module_that_was_written_runs(url: str, tmp_path: Path) -> Non
 
             await until(declared)
             runs = {schedule.row.job_id: await schedule.trigger() for schedule in await app.schedules()}
-            await runs["printf"].result(60)
+            await runs["printf"].result(PATIENCE)
             assert (tmp_path / "greeted").read_text() == 'good "morning" ☕ /|first\n100% sure\n'
-            await runs["pwd"].result(60)
+            await runs["pwd"].result(PATIENCE)
             assert (tmp_path / "in_bash").read_text() == f"{folder}\n"
             with pytest.raises(RunFailed, match="returned non-zero exit status 7"):
-                await runs["exit"].result(60)
+                await runs["exit"].result(PATIENCE)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from rota.cli.watcher import Watcher
 from rota.errors import BadInput
 from tests.cli.terminal import on_a_terminal
 from tests.harness import execute, freeze_clock
+from tests.patience import PATIENCE
 
 CLEAN = "Every tick is accounted for: none lost, none twice."
 
@@ -101,7 +102,7 @@ def test_nothing_outlives_a_demo_that_is_killed(folder: Path) -> None:
         pids.append(int(next(folder.glob("*/postgres/postmaster.pid")).read_text().split()[0]))
         assert all(alive(pid) for pid in pids)
         process.kill()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while any(alive(pid) for pid in pids) or list(folder.glob("rota-demo-*")):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
@@ -159,7 +160,7 @@ async def test_a_database_in_use_is_refused(url: str) -> None:
 
 def test_it_says_why_the_replicas_do_not_start(folder: Path) -> None:
     process = start(folder, ROTA_ELECTOR="kubernetes", KUBECONFIG=str(folder / "none"))
-    _, trouble = process.communicate(timeout=60)
+    _, trouble = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert re.search(r"replica \w+ ended by itself, with exit code 1. It said:\nrota: .*kube", trouble, re.I), trouble
     assert "Traceback" not in trouble

@@ -14,6 +14,7 @@ from rota.settings import Settings, without_password
 from tests.cli.calling import Said, call, called
 from tests.electors.apiserver import ApiServer
 from tests.harness import execute
+from tests.patience import PATIENCE
 from tests.store.steps import opened
 
 
@@ -170,7 +171,7 @@ async def test_replicas_are_shown_with_what_they_do(url: str) -> None:
 
     async with app:
         run = await work.enqueue()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 [row] = (await called("replicas", "--json", "--url", url)).data
                 if row["running"] and row["leads"]:
@@ -182,6 +183,6 @@ async def test_replicas_are_shown_with_what_they_do(url: str) -> None:
         assert f"work {run.id}" in line
         assert line.rstrip().endswith("exchange")
         go.set()
-        await run.result(30)
+        await run.result(PATIENCE)
     none = await called("replicas", "--url", url)
     assert (none.code, none.out) == (0, "no replica is alive; start one with `rota run MODULE:APP`\n")

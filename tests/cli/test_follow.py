@@ -18,6 +18,7 @@ from rota import Context, Rota
 from rota.run import Run
 from tests.app.waiting import until
 from tests.cli.calling import called
+from tests.patience import PATIENCE
 
 ENVIRON = os.environ | {"NO_COLOR": "1"}
 
@@ -71,7 +72,7 @@ async def following(*arguments: str, **environ: str) -> AsyncIterator[asyncio.su
 
 async def line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return (await process.stdout.readline()).decode()
 
 
@@ -123,7 +124,7 @@ async def test_what_was_over_before_is_no_news_and_filters_hold(url: str) -> Non
     async with marching(url) as march:
         for _ in range(2):
             await march.steps.put(None)
-            await (await march.job.enqueue()).result(30)
+            await (await march.job.enqueue()).result(PATIENCE)
         idle = await called("runs", "follow", "--until-idle", "--url", url)
         assert (idle.code, idle.out) == (0, "")
         await march.start()
@@ -167,7 +168,7 @@ async def test_on_a_terminal_a_bar_moves(url: str) -> None:
 
         async def shows(text: str) -> None:
             nonlocal shown
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while text not in shown:
                     shown += (await asyncio.to_thread(os.read, ours, 4000)).decode()
 

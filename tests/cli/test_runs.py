@@ -18,6 +18,7 @@ from rota.store import Store
 from tests.cli.calling import Said, called
 from tests.docs.test_snippets import rows_of, under
 from tests.harness import freeze_clock
+from tests.patience import PATIENCE
 from tests.store.steps import START, claim, claim_one, enqueue, finish, fire, opened, scheduled
 
 NOON = START.replace(second=0)
@@ -216,9 +217,9 @@ async def test_a_retried_run_runs(url: str) -> None:
     async with app:
         run = await flaky.enqueue()
         with pytest.raises(Exception, match="not yet"):
-            await run.result(30)
+            await run.result(PATIENCE)
         assert (await called("runs", "retry", str(run.id), "--url", url)).code == 0
-        assert await run.result(30) == "now"
+        assert await run.result(PATIENCE) == "now"
 
 
 async def test_runs_are_cancelled_or_asked_to_stop(url: str) -> None:

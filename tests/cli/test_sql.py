@@ -16,6 +16,7 @@ from rota.schema import SCHEMA
 from rota.stores.script import migration_script
 from tests.cli.calling import call, called
 from tests.harness import Databases, execute
+from tests.patience import PATIENCE
 
 SHELLS = [[sys.executable, "-m", "apsw"], *([["sqlite3"]] if shutil.which("sqlite3") else [])]
 
@@ -33,7 +34,9 @@ def script(store: str, *more: str) -> str:
 
 
 def shell(command: list[str], path: Path, text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, str(path)], input=text, text=True, capture_output=True, check=False, timeout=60)
+    return subprocess.run(
+        [*command, str(path)], input=text, text=True, capture_output=True, check=False, timeout=PATIENCE
+    )
 
 
 async def tables(url: str) -> list[tuple[object, ...]]:

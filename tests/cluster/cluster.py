@@ -19,7 +19,9 @@ from typing import Any
 
 from rota import Rota
 from tests.cluster.judge import Schedule, judge, moment
+from tests.cluster.trace import Trace
 from tests.harness import execute, ready
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("ROTA_ROUNDS", "20"))
@@ -50,7 +52,7 @@ def new_random() -> random.Random:
     return random.Random(seed)
 
 
-async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = PATIENCE) -> Any:
     """Ask until the answer is true; a database that is away for a moment is asked again."""
     deadline, answer = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
@@ -108,7 +110,7 @@ class Process:
     def saw(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]
 
-    async def said(self, kind: str, *, count: int = 1, seconds: float = 20.0) -> dict[str, Any]:
+    async def said(self, kind: str, *, count: int = 1, seconds: float = PATIENCE) -> dict[str, Any]:
         """Wait for its n-th event of a kind."""
         try:
             async with asyncio.timeout(seconds), self._news:
@@ -122,7 +124,7 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def gone(self, seconds: float = 20.0) -> int:
+    async def gone(self, seconds: float = PATIENCE) -> int:
         async with asyncio.timeout(seconds):
             assert self._reader is not None
             await asyncio.shield(self._reader)
@@ -133,7 +135,7 @@ class Process:
             self.process.kill()
         await self.gone()
 
-    async def terminate(self, seconds: float = 20.0) -> int:
+    async def terminate(self, seconds: float = PATIENCE) -> int:
         """Gracefully; its exit status."""
         if self.process.returncode is None:
             self.send(signal.SIGTERM)
@@ -147,8 +149,7 @@ class Cluster:
 
     def __init__(self, url: str, folder: Path, *, via: str | None = None, **environment: str) -> None:
         self.url, self._folder = url, folder
-        self.trace = folder / "trace"
-        self.trace.touch()
+        self.trace = Trace(folder / "trace")
         self._environment = {"ROTA_URL": via or url, "ROTA_TEST_TRACE": str(self.trace)} | SETTINGS | environment
         self.schedules: list[Schedule] = []
         self.replicas: list[Process] = []
@@ -216,12 +217,9 @@ class Cluster:
     async def value(self, text: str) -> Any:
         return (await self.sql(text))[0][0]
 
-    def traced(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.trace.read_text().splitlines()]
-
     def executing(self, replica: Process, jobs: Sequence[str]) -> bool:
         """It is inside a handler of one of these."""
-        lines = [line for line in self.traced()[-200:] if line["pid"] == replica.pid and line["job"] in jobs]
+        lines = [line for line in self.trace.lines()[-200:] if line["pid"] == replica.pid and line["job"] in jobs]
         return bool({line["nonce"] for line in lines} - {line["nonce"] for line in lines if line["phase"] == "end"})
 
     async def enqueue(self, job: str, **parameters: Any) -> int:
@@ -238,7 +236,7 @@ class Cluster:
         [row] = await self.sql(f"select {', '.join(names)} from job_runs where id = {run_id}")
         return dict(zip(names, row, strict=True))
 
-    async def reached(self, run_id: int, state: str, seconds: float = 20.0) -> dict[str, Any]:
+    async def reached(self, run_id: int, state: str, seconds: float = PATIENCE) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
             row = await self.run(run_id)
             return row if row["state"] == state else None
@@ -248,7 +246,7 @@ class Cluster:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    async def settle(self, seconds: float = 30.0) -> None:
+    async def settle(self, seconds: float = PATIENCE) -> None:
         """No more ticks; wait until all runs have ended; stop gracefully; nothing may be left behind."""
         await until("every schedule has had some ticks", self._old_enough, seconds)
         await self.sql("update scheduler_configs set enabled = false")
@@ -304,7 +302,7 @@ class Cluster:
     async def verdict(self, *, interrupted: bool = False) -> None:
         """Settle, then judge the whole history. `interrupted`: attempts were cut short without anybody's death."""
         await self.settle()
-        complaints = judge(await self._ledger(), self.schedules, self.traced(), interrupted=interrupted)
+        complaints = judge(await self._ledger(), self.schedules, self.trace.lines(), interrupted=interrupted)
         for replica in self.all:
             text = replica.stderr.read_text()
             if at := re.search("never retrieved|was destroyed|ResourceWarning|Exception (ignored )?in", text):

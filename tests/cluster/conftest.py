@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """More rounds take more time."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(120 + 15 * ROUNDS))
+            item.add_marker(pytest.mark.timeout(240 + 15 * ROUNDS))
 
 
 @pytest.fixture(params=STORES)

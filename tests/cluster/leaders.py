@@ -17,6 +17,7 @@ from tests.cluster.cluster import Cluster, Process, until
 from tests.cluster.history import Act, Happened, Stored, complaints, read
 from tests.cluster.proxy import Proxy
 from tests.harness import Server
+from tests.patience import PATIENCE
 
 # Each term leaves a row, so that one that nobody lived to tell of is known too.
 POSTGRES = """
@@ -84,7 +85,7 @@ class Leaders(Cluster):
         return sorted(found, key=lambda pair: pair[1]["at"])
 
     async def saw(
-        self, kind: str, role: str = "leader", *, after: int = 0, seconds: float = 20.0
+        self, kind: str, role: str = "leader", *, after: int = 0, seconds: float = PATIENCE
     ) -> tuple[Process, dict[str, Any]]:
         """Wait for it."""
 
@@ -117,7 +118,7 @@ class Leaders(Cluster):
 
         await self._until(f"term {term} of {role} is over where it was led", over)
 
-    async def _until(self, what: str, check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+    async def _until(self, what: str, check: Callable[[], Awaitable[Any]], seconds: float = PATIENCE) -> Any:
         """In vain, it tells how things stand: who said what last, and what each session of the server is at."""
         try:
             return await until(what, check, seconds)

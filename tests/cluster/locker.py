@@ -6,7 +6,6 @@ What it does goes into one file, ROTA_TEST_TRACE, a line each, in the order in w
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import secrets
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from rota import LockLost, Rota
 from tests.cluster.replica import say
+from tests.cluster.trace import write
 
 TRACE = os.open(os.environ["ROTA_TEST_TRACE"], os.O_WRONLY | os.O_APPEND)
 COUNTER = os.open(Path(os.environ["ROTA_TEST_TRACE"]).parent / "counter", os.O_RDWR)
@@ -23,7 +23,7 @@ LOCKED = os.environ.get("ROTA_TEST_LOCKED", "yes") == "yes"
 
 
 def note(**line: object) -> None:
-    os.write(TRACE, json.dumps(line | {"pid": os.getpid()}).encode() + b"\n")
+    write(TRACE, line | {"pid": os.getpid()})
 
 
 async def count(app: Rota) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 import random
 import secrets
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from typing import TypedDict
 
 from rota import Context, Retry, Rota
+from tests.cluster.trace import write
 
 CHILDREN = 5
 
@@ -37,13 +37,9 @@ class Holder(TypedDict):
 @contextmanager
 def traced(ctx: Context) -> Iterator[Holder]:
     me = Holder(replica=ctx.replica_id, attempt=ctx.attempt, pid=os.getpid(), nonce=secrets.token_hex(4))
-    _write({"phase": "start", "run": ctx.run_id, "job": ctx.job, **me})
+    write(_trace, {"phase": "start", "run": ctx.run_id, "job": ctx.job, **me})
     yield me
-    _write({"phase": "end", "run": ctx.run_id, "job": ctx.job, **me})
-
-
-def _write(line: dict[str, object]) -> None:
-    os.write(_trace, json.dumps(line).encode() + b"\n")
+    write(_trace, {"phase": "end", "run": ctx.run_id, "job": ctx.job, **me})
 
 
 # -- the jobs of the schedules ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tests.cluster.cluster import ROUNDS, SCHEDULES, Cluster, Process, cluster
 from tests.cluster.judge import Schedule
 from tests.cluster.proxy import POSITIONS, Cut, Proxy
 from tests.harness import Databases
+from tests.patience import PATIENCE
 
 # The names of queries; those of a transaction of several statements stand for it.
 POSTGRES = [
@@ -46,7 +47,7 @@ async def test_connections_cut_around_commit(databases: Databases, tmp_path: Pat
         async with cluster(url, tmp_path, via=_through(proxy, url), schedules=[*SCHEDULES, SKIPPED]) as it:
             for kind, position in itertools.islice(itertools.cycle(cuts), max(ROUNDS, len(cuts))):
                 cut = proxy.arm(Cut(kind, position, nth=rng.randint(1, 3), reset=rng.random() < 0.5))
-                assert await cut.happened(30), f"no {cut} within 30 s; seen: {proxy.seen}"
+                assert await cut.happened(PATIENCE), f"no {cut} within {PATIENCE} s; seen: {proxy.seen}"
             await it.verdict()
             assert it.count("ServiceFailed") > 0
 
@@ -68,11 +69,11 @@ async def test_a_claim_that_goes_on_without_its_connection(databases: Databases,
                     await operator.execute("select from rota.job_runs where id = $1 for update", run_id)
                     cut = proxy.arm(Cut("claim_runs", "blind"))
                     replica.send(signal.SIGCONT)
-                    assert await cut.happened(10)
+                    assert await cut.happened(PATIENCE)
                     await asyncio.sleep(1.0)
             finally:
                 await operator.close()
-            await it.reached(run_id, "succeeded", 10)
+            await it.reached(run_id, "succeeded")
             await it.stop()
         finally:
             await it.close()

@@ -16,6 +16,7 @@ from rota.stores.postgres.route import Route, find_route
 from tests.cli.calling import called
 from tests.cluster.cluster import DEAD_AFTER, Cluster, Process, cluster, until
 from tests.harness import Databases
+from tests.patience import PATIENCE
 from tests.pgbouncer import PgBouncer, pgbouncer
 
 WAYS = ["control", "lease"]
@@ -167,7 +168,7 @@ async def test_a_client_enqueues_and_waits_through_it(url: str, transactions: Pg
     job = client.job("double")(double)
     async with worker, client.client():
         made = await client.enqueue_many([job.call(n) for n in range(50)])
-        assert [await run.result(timeout=20) for run in made] == [2 * n for n in range(50)]
+        assert [await run.result(timeout=PATIENCE) for run in made] == [2 * n for n in range(50)]
 
 
 async def test_nothing_is_left_in_the_poolers_sessions(url: str, databases: Databases) -> None:
@@ -183,7 +184,7 @@ async def test_nothing_is_left_in_the_poolers_sessions(url: str, databases: Data
             seen.append(tuple(row))
 
         async with app:
-            await (await look.enqueue()).result(timeout=20)
+            await (await look.enqueue()).result(timeout=PATIENCE)
         assert seen == [("on", "5s")]
         shared = await asyncpg.connect(bouncer.url(url), statement_cache_size=0)
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rota import Rota
 from tests.cluster.cluster import ROOT, SETTINGS
+from tests.patience import PATIENCE
 
 BODY = """
 import asyncio, os, signal
@@ -43,7 +44,7 @@ async def test_what_was_changed_is_there_after_a_kill_right_behind_it(url: str, 
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(program), cwd=ROOT, env=os.environ | SETTINGS | {"ROTA_URL": url}
         )
-        assert await asyncio.wait_for(process.wait(), 60) == -9
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == -9
     app = Rota(url)
     async with app.client():
         [row] = await app.store.list_singletons("importer")

@@ -32,6 +32,7 @@ from rota.cli.main import app as command_line
 from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import Databases, execute, move_clock
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -101,7 +102,7 @@ def desk(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 async def test_python_snippets_run_and_print_what_they_say(page: Path, url: str, desk: Path) -> None:
     await execute(url, "create table entries (account integer, amount integer)")
     names: dict[str, Any] = {"__name__": page.stem}
-    async with asyncio.timeout(60), AsyncExitStack() as opened:
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as opened:
         for block in blocks(page, "python"):
             if not block.is_for(url) or _EXAMPLE.match(block.text):
                 continue
@@ -177,7 +178,7 @@ async def history(url: str) -> None:
         return await app.store.find_runs(RunFilter(job_id="collect", states=("succeeded",)))
 
     async with app:
-        await (await report.using(key="order-7", correlation_id="order-7").enqueue()).result(30)
+        await (await report.using(key="order-7", correlation_id="order-7").enqueue()).result(PATIENCE)
         await until(computed)
         await move_clock(url, 3600)
         await report.using(delay=86400).enqueue()  # also wakes the scheduler
@@ -274,9 +275,9 @@ async def test_the_documented_rights_are_enough_for_a_replica(databases: Databas
             return str(await ctx.connection.fetchval("select current_user"))
 
         async with app:
-            assert await (await work.enqueue()).result(30) == "service"
+            assert await (await work.enqueue()).result(PATIENCE) == "service"
             [schedule] = await app.schedules("tick")
-            await (await schedule.trigger()).result(30)
+            await (await schedule.trigger()).result(PATIENCE)
             await schedule.pause()
     finally:
         await _dismiss_service(url)
@@ -304,7 +305,7 @@ class Shell:
                 self._shows.append(self._start(command))
             case ["rota", *_] as command:
                 self._wait_for_replicas()
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + PATIENCE
                 while (done := self._run(command)).returncode:
                     # What a replica does after it has joined takes a moment.
                     told = f"{line}: {done.stdout}{done.stderr}"
@@ -327,12 +328,12 @@ class Shell:
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", *command], cwd=self._folder, env=self._environment, check=False,
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
 
     def _wait_for_replicas(self) -> None:
         for process, log in self._replicas:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENCE
             while "joined" not in log.read_text():
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()

@@ -16,12 +16,13 @@ from tests.electors.cluster import Cluster
 from tests.electors.conftest import Clock
 from tests.electors.records import Records
 from tests.electors.steps import look, try_to_win, won
+from tests.patience import PATIENCE
 
 SHORT = {"kubernetes_lease_duration": 1, "kubernetes_renew_deadline": 0.6, "kubernetes_retry_period": 0.1}
 
 
 async def lead(elector: KubernetesElector, fence: Fence) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while True:
             await elector.confirm(fence)
             await asyncio.sleep(0.05)
@@ -43,7 +44,7 @@ async def test_a_leader_that_cannot_renew_steps_down_at_the_deadline(faulty: Clu
         assert a.trusted_until(fence) - 0.6 == sent, "nothing was confirmed, so nothing was prolonged"
         assert await try_to_win(b) is None, "the deadline comes before the end of the Lease"
         assert (await look(a)).alive, "who cannot ask does not take"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not await try_to_win(b):
                 await asyncio.sleep(0.05)
         faulty.server.faults.clear()

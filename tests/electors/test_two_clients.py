@@ -27,6 +27,7 @@ from rota.errors import LeadershipLost
 from tests.electors.apiserver import Fault
 from tests.electors.cluster import ROLE, Cluster
 from tests.electors.steps import try_to_win
+from tests.patience import PATIENCE
 
 DURATION, RETRY, DEADLINE = 4, 1, 1.5
 OURS = {"kubernetes_lease_duration": DURATION, "kubernetes_renew_deadline": 3.0, "kubernetes_retry_period": 0.5}
@@ -108,7 +109,7 @@ async def running(*sides: Ours | Theirs) -> AsyncIterator[None]:
             side.beliefs.end()
 
 
-async def until_leads(side: Ours | Theirs, seconds: float = 20) -> float:
+async def until_leads(side: Ours | Theirs, seconds: float = PATIENCE) -> float:
     began = steady()
     async with asyncio.timeout(seconds):
         while not side.beliefs.leads:

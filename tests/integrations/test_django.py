@@ -19,6 +19,7 @@ from rota.store import RunFilter
 from tests.app.waiting import until
 from tests.harness import Databases, execute
 from tests.integrations.examples import EXAMPLES
+from tests.patience import PATIENCE
 
 FOLDER = EXAMPLES / "django"
 
@@ -44,7 +45,7 @@ class Project:
         """What a Python process in the project's folder says."""
         done = await asyncio.to_thread(
             subprocess.run, [sys.executable, *arguments], cwd=FOLDER, env=self.environment | environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout
         return done.stdout
@@ -93,11 +94,11 @@ async def test_an_order_placed_in_a_web_process_is_shipped_by_a_replica(project:
         async with app.client():
             assert [row.name for row in await app.store.list_replicas()] == ["first"]
             [run] = await app.store.find_runs(RunFilter(job_id="ship"))
-            assert await app.run(run.id).result(30) == "shipped tea"
+            assert await app.run(run.id).result(PATIENCE) == "shipped tea"
             assert run.idempotency_key == "order-1"
             [schedule] = await app.schedules("count_open_orders")
             counted = await schedule.trigger()  # an async job, with Django's async queries
-            assert await counted.result(30) == 0
+            assert await counted.result(PATIENCE) == 0
             process.send_signal(signal.SIGTERM)
             _, said_by_replica = await process.communicate()
             assert process.returncode == 0, said_by_replica
@@ -132,7 +133,7 @@ connection.settings_dict["TEST"]["NAME"] = "%s"
 made = setup_databases(verbosity=0, interactive=False)
 order = Order.objects.create(item="tea")
 with app:
-    print(app.wait(app.wait(ship.enqueue(order.pk)).result(30)), app.settings.url)
+    print(app.wait(app.wait(ship.enqueue(order.pk)).result(60)), app.settings.url)
 connection.close()
 teardown_databases(made, verbosity=0)
 """
@@ -195,12 +196,12 @@ from rota.integrations.django import app
 broken = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'shop'"
 with app:
     for job in (more.plain, more.eager):
-        assert app.wait(app.wait(job.enqueue()).result(30)) == 0
+        assert app.wait(app.wait(job.enqueue()).result(60)) == 0
         with connection.cursor() as cursor:
             cursor.execute("set application_name = 'mine'")
             cursor.execute(broken)
             assert cursor.fetchone()[0] >= 1
-        assert app.wait(app.wait(job.enqueue()).result(30)) == 0
+        assert app.wait(app.wait(job.enqueue()).result(60)) == 0
 print("fine")
 """
     said = await project.python(

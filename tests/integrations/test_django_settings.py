@@ -10,6 +10,7 @@ import pytest
 from rota import Misconfigured, Rota
 from rota.integrations.django.database import in_memory, refuse_shared_file, url_of
 from tests.harness import Databases
+from tests.patience import PATIENCE
 
 POSTGRES = "django.db.backends.postgresql"
 SQLITE = "django.db.backends.sqlite3"
@@ -53,7 +54,7 @@ async def test_odd_names_lead_to_the_right_place(databases: Databases) -> None:
             return list(await ctx.connection.fetchrow("select current_database()::text, current_user::text"))
 
         async with app:
-            assert await (await where.enqueue()).result(30) == [name, user]
+            assert await (await where.enqueue()).result(PATIENCE) == [name, user]
     finally:
         server.psql(f'drop database "{quoted}" with (force)')
         server.psql(f'drop role "{user}"')

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.integrations.examples import EXAMPLES, imported
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ async def test_a_request_enqueues_and_the_job_runs_while_the_lifespan_lasts(serv
             assert answer.status_code == 202
             assert (await client.post("/orders/7")).json() == answer.json()
             run = answer.json()["run"]
-            assert await rota.run(run).result(30) == "order 7 is on its way"
+            assert await rota.run(run).result(PATIENCE) == "order 7 is on its way"
             assert (await client.get(f"/runs/{run}")).json() == {
                 "state": "succeeded",
                 "result": '"order 7 is on its way"',
@@ -39,10 +40,10 @@ async def test_a_plain_endpoint_waits_from_its_thread(service: ModuleType) -> No
     api, rota = service.api, service.rota
 
     def plain(number: int) -> str:  # FastAPI runs it in a thread, while the loop is the app's
-        run = rota.wait(service.ship.enqueue(number), timeout=30)
-        return str(rota.wait(run.result(), timeout=30))
+        run = rota.wait(service.ship.enqueue(number), timeout=PATIENCE)
+        return str(rota.wait(run.result(), timeout=PATIENCE))
 
     api.add_api_route("/plain/{number}", plain, methods=["POST"])
-    async with asyncio.timeout(60), api.router.lifespan_context(api):
+    async with asyncio.timeout(PATIENCE), api.router.lifespan_context(api):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://shop") as client:
             assert (await client.post("/plain/8")).json() == "order 8 is on its way"

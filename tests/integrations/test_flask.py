@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.examples import EXAMPLES, imported
+from tests.patience import PATIENCE
 
 FOLDER = EXAMPLES / "flask"
 
@@ -74,7 +75,7 @@ post_worker_init(None)
 @pytest.mark.parametrize("serve", [WSGI, PRELOADED], ids=["wsgi", "preloaded"])
 def test_it_is_served_by_processes_that_open_it_themselves(url: str, serve: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SERVED.format(serve=serve)], cwd=FOLDER, capture_output=True, text=True, timeout=60,
-        env=os.environ | {"ROTA_URL": url, "PYTHONDONTWRITEBYTECODE": "1"}, check=False,
+        [sys.executable, "-c", SERVED.format(serve=serve)], cwd=FOLDER, capture_output=True, text=True, check=False,
+        env=os.environ | {"ROTA_URL": url, "PYTHONDONTWRITEBYTECODE": "1"}, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (7, '"order 7 is on its way"\n', "")

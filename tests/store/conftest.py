@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.harness import KINDS, Databases
+from tests.patience import PATIENCE
 
 OTHERS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and usename is not null"
 
@@ -35,7 +36,7 @@ async def emptied(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("set client_min_messages = warning")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await connection.fetchval(f"select count(pg_terminate_backend(pid)) {OTHERS}"):
                 await asyncio.sleep(0.005)
         await connection.execute("drop schema if exists rota cascade; drop table if exists public.effects")

@@ -32,6 +32,7 @@ from rota.store import (
 )
 from rota.stores import open_store
 from tests.harness import execute, move_clock
+from tests.patience import PATIENCE
 
 JOB = "work"
 HOURLY = "0 * * * *"
@@ -85,7 +86,7 @@ def tick(number: int) -> datetime:
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
     """For what the operating system or the server does in its own time, such as noticing a closed connection."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not await check():
             await asyncio.sleep(0.01)
 

@@ -14,6 +14,7 @@ import pytest
 from rota.contract.roles import Fence
 from rota.errors import BadInput, LeadershipLost, StaleWrite, StoreUnavailable
 from tests.harness import Databases
+from tests.patience import PATIENCE
 from tests.store.leading import ROLE, dies, standing, transaction, win, won
 
 
@@ -71,7 +72,7 @@ async def test_a_fenced_transaction_that_falls_silent_is_ended_by_the_server(
             await connection.execute("begin")
             await store.check_fence(fence, connection)
             await dies(store, first)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     try:
                         if await win(store, second, seen=1, nonce=8) is not None:

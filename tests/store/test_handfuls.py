@@ -11,6 +11,7 @@ import pytest
 
 from rota.store import Claim, Claimed, NewRun, Store
 from tests.harness import Databases, execute, ready
+from tests.patience import PATIENCE
 from tests.store.steps import JOB, claim, enqueue, fire, get, hour, new_token, opened, scheduled, several
 
 
@@ -76,7 +77,7 @@ async def test_nobody_rests_while_others_may_leave_something(url: str) -> None:
                     at_it = claimed.busy or claimed.more
                 return taken
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 bites = await asyncio.gather(*(bite(store) for store in stores))
             assert [len(taken) for taken in bites] == [3] * 8
             taken = [run_id for each in bites for run_id in each]

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from rota.store import Claim, JobRow, NewRun, Store
 from tests.harness import execute
+from tests.patience import PATIENCE
 from tests.store.steps import (
     JOB,
     admitted,
@@ -56,7 +57,7 @@ async def work_off(url: str, stores: list[Store], total: int, limit: int) -> int
             most = max(most, locks, await count(url, RUNNING))
             assert most <= limit
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         group.create_task(watch())
         for number, store in enumerate(stores):
             group.create_task(replica(number, store))

@@ -16,6 +16,7 @@ from rota.store import Lifeline, Store
 from rota.stores.postgres import connection as pg
 from rota.stores.sqlite.session import QUERIES
 from tests.harness import execute
+from tests.patience import PATIENCE
 from tests.store.steps import JOB, count, eventually, hour, new_token, opened, several
 
 LONG_AGO = "'2020-01-01 00:00:00.000000'"
@@ -269,7 +270,7 @@ async def test_a_release_is_heard_by_the_others(url: str) -> None:
         await take(store, token=token)
         listening = asyncio.create_task(other.listen(heard.put_nowait))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while await heard.get() != "locks":
                     pass
                 await asyncio.sleep(0.1)

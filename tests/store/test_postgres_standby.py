@@ -16,6 +16,7 @@ from rota.store import Enqueued, NewRun
 from rota.stores.postgres.connection import POOLED
 from rota.stores.postgres.store import PostgresStore
 from tests.harness import Server, execute, ready
+from tests.patience import PATIENCE
 from tests.store.steps import JOB, opened
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ async def test_whoever_keeps_all_others_from_notifying_keeps_nobody_from_enqueui
     """Its commit, which has a word to say, does not come to an end."""
     for timeout in ("lock_timeout", "statement_timeout"):
         monkeypatch.setitem(POOLED, timeout, "0")
-    async with opened(primary.url) as store, frozen_while_it_notifies(primary), asyncio.timeout(20):
+    async with opened(primary.url) as store, frozen_while_it_notifies(primary), asyncio.timeout(PATIENCE):
         made = await store.enqueue_one(NewRun(job_id=JOB), tell=True)
         assert (made.created, made.told) == (True, False)
         assert await ready(primary.url) == [made.id]

@@ -11,6 +11,7 @@ from rota.errors import StoreUnavailable
 from rota.store import HINTS, Hint, JobRow, Lifeline, NewRun, Pulse, Store
 from tests.app.waiting import until
 from tests.harness import execute
+from tests.patience import PATIENCE
 from tests.store.steps import (
     JOB,
     claim,
@@ -305,7 +306,7 @@ async def hearing(store: Store) -> AsyncIterator[asyncio.Queue[Hint]]:
     heard: asyncio.Queue[Hint] = asyncio.Queue()
     listening = asyncio.create_task(store.listen(heard.put_nowait))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             # Whatever happened before the listener could hear: it is told to look once.
             assert {await heard.get() for _ in HINTS} == set(HINTS)
             yield heard

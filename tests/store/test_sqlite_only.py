@@ -28,6 +28,7 @@ from rota.stores.queries import load_migrations
 from rota.stores.sqlite import SQLiteStore, base, connection, files
 from rota.stores.sqlite.session import Session
 from rota.stores.sqlite.times import from_text, to_text
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 TYPED = "INSERT INTO scheduler_configs (job_id, name, cron, parameters) VALUES "
@@ -482,7 +483,7 @@ def heard_from(process: subprocess.Popen[str]) -> list[str]:
 
 
 async def until(ask: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not await ask():
             await asyncio.sleep(0.1)
 
@@ -590,13 +591,13 @@ def test_a_commit_of_anybody_is_heard(shell: Shell, tmp_path: Path) -> None:
     async def use(store: SQLiteStore) -> None:
         heard: list[str] = []
         task = asyncio.create_task(store.listen(heard.append))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(heard) < 6:
                 await asyncio.sleep(0.01)
         assert heard[:4] == ["ready", "schedules", "cancel", "finished"]
         heard.clear()
         await asyncio.to_thread(shell, TYPED)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while "schedules" not in heard:
                 await asyncio.sleep(0.01)
         assert "cancel" not in heard

@@ -10,6 +10,7 @@ import pytest
 
 from rota.attempt import Attempt
 from rota.deadlines import Deadlines
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -56,7 +57,7 @@ async def test_a_later_one_that_is_over_sooner_is_not_kept_waiting() -> None:
     mine.set(cast(Attempt, Tried(1)), 3600.0)
     await asyncio.sleep(0)
     mine.set(cast(Attempt, Tried(2)), 0.001)
-    assert await asyncio.wait_for(over.get(), 10) == 2
+    assert await asyncio.wait_for(over.get(), PATIENCE) == 2
     sweeper.cancel()
 
 

@@ -21,6 +21,7 @@ from rota.events import Event, LeaderFailed, LeaderStuck
 from rota.leader import Leadership, Office, Offices, end_process
 from rota.settings import Settings
 from rota.succession import Takeover
+from tests.patience import PATIENCE
 
 
 class Sure:
@@ -67,11 +68,11 @@ class Court:
     async def end(self, offices: Offices, *, lost: bool = False) -> None:
         self.term.over, self.term.lost = "asked", lost
         offices.ended(self.term)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await self.stopped.wait()
 
     async def did_so_far(self, *wanted: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while tuple(self.did) != wanted:
                 await asyncio.sleep(0.001)
 
@@ -169,7 +170,7 @@ async def test_code_that_does_not_stop_is_named_and_keeps_its_role() -> None:
     async with it.sitting() as offices:
         await asyncio.sleep(0.01)
         ending = asyncio.create_task(it.end(offices))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(it.events) < 3:
                 await asyncio.sleep(0.001)
         assert set(it.did) == {"no"}
@@ -256,7 +257,7 @@ async def test_a_service_that_awaits_what_was_cancelled_is_started_again(monkeyp
 
     it.office.services.append(serve)
     async with it.sitting() as offices:
-        await asyncio.wait_for(again.wait(), 10)
+        await asyncio.wait_for(again.wait(), PATIENCE)
         await it.end(offices)
     assert len(starts) == 2
     assert [type(event) for event in it.events] == [LeaderFailed]
@@ -275,7 +276,7 @@ async def test_a_service_that_swallows_one_cancellation_is_cancelled_again() -> 
 
     it.office.services.append(stubborn)
     async with it.sitting() as offices:
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), PATIENCE)
         await it.end(offices)
     assert it.did == ["stopped"]
     assert [type(event) for event in it.events] == [LeaderStuck]
@@ -297,7 +298,7 @@ async def stubborn_under(takeover: Takeover) -> Court:
     it.office.services.append(stubborn)
     it.office.lose.append(it.noting("lose"))
     async with it.sitting() as offices:
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), PATIENCE)
         await it.end(offices, lost=True)
     return it
 

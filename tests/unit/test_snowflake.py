@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rota.contract.nodes import NodeLease, Nodes, all_taken
 from rota.errors import BadInput, NotOpen, StoreUnavailable
 from rota.snowflake import Snowflakes, parts
+from tests.patience import PATIENCE
 
 START = 200_000_000_000
 
@@ -248,7 +249,7 @@ def test_two_loops_in_turn(world: World) -> None:
     waiting = first.create_task(ids.next())
     first.run_until_complete(_turn())
     world.gate = None
-    made = [second.run_until_complete(asyncio.wait_for(ids.next(), 10))]
+    made = [second.run_until_complete(asyncio.wait_for(ids.next(), PATIENCE))]
     gate.set()
     made += [first.run_until_complete(waiting), second.run_until_complete(ids.next())]
     assert grows(made)

@@ -10,6 +10,7 @@ from typing import cast
 from rota import Rota
 from rota.store import Claim, Claimed, Finished, Outcome, Store
 from rota.worker import Worker
+from tests.patience import PATIENCE
 
 
 class Plenty:
@@ -50,7 +51,7 @@ async def at_work(store: Plenty) -> AsyncIterator[Worker]:
     worker.start()
     worker.wake()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             yield worker
     finally:
         store.answer.set()
