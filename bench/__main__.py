@@ -12,7 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
-from bench import drain, enqueue, failover, idle, lateness, long, memory, pickup, replicas, report, schedules
+from bench import drain, enqueue, failover, idle, lateness, long, memory, pickup, quiet, replicas, report, schedules
 from bench.machine import Bench
 from bench.peers.install import PEERS
 from bench.peers.measure import measure as measure_peers
@@ -43,7 +43,7 @@ def main() -> None:
         bench = Bench(quick=options.quick, long=options.long)
         path = options.json or stem.with_suffix(".json")
         try:
-            _measure(bench, options.only)
+            _measure(bench, options.only, options.quiet)
             if options.peers is not None:
                 print("peers", flush=True)
                 asyncio.run(measure_peers(bench, options.peers))
@@ -65,20 +65,26 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="two million runs in `long`, a hundred kills in `failover`")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS), help="some of the parts")
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="measure these too, or all of them")
+    parser.add_argument(
+        "--quiet", type=float, default=0.0, metavar="MINUTES",
+        help="before each part, wait so long at most until nobody else is at the disk and the cores",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help=f"keep the figures here instead of in {RESULTS}/")
     parser.add_argument("--compare", type=Path, help="an earlier result to compare with")
     parser.add_argument("--show", type=Path, help="print and draw this result again instead of measuring")
     return parser.parse_args()
 
 
-def _measure(bench: Bench, parts: list[str]) -> None:
+def _measure(bench: Bench, parts: list[str], patience: float) -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {platform.python_version()}")
     for name in parts:
         print(name, flush=True)
-        began = time.monotonic()
+        if patience:
+            print(f"  before: {quiet.wait(bench.folder, patience)}", flush=True)
+        began, stolen = time.monotonic(), quiet.Stolen()
         asyncio.run(PARTS[name](bench))
         bench.forget()
-        print(f"  {time.monotonic() - began:.1f} s", flush=True)
+        print(f"  {time.monotonic() - began:.1f} s, {stolen.share():.0f} % of the cores' time stolen", flush=True)
 
 
 def _drawn(found: dict[str, object], path: Path) -> list[Path]:

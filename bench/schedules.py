@@ -44,18 +44,21 @@ SIZE = 1000
 async def measure(bench: Bench) -> None:
     few, many, stored = bench.many(10_000, 1_000), bench.many(100_000, 2_000), bench.many(1_000_000, 10_000)
     for store in ("postgres", "sqlite"):
-        raw = few / await _raw(bench, store, few)
-        written, started = await _due_at_once(bench, store, few, few)
+        rounds = [
+            (await _raw(bench, store, few), *await _due_at_once(bench, store, few, few))
+            for _ in range(bench.many(3, 1))
+        ]
+        raw, written, started = sorted(rounds, key=lambda seconds: seconds[1] / seconds[0])[len(rounds) // 2]
         what = f"{few:,} schedules due at once"
-        bench.add(f"{what}, last run row written", written, "s", store=store, raw=few / raw)
-        bench.add(f"{what}, last run started", started, "s", store=store, raw=few / raw)
-    raw = many / await _raw(bench, "postgres", many)
+        bench.add(f"{what}, last run row written", written, "s", store=store, raw=raw)
+        bench.add(f"{what}, last run started", started, "s", store=store, raw=raw)
     for total in (many, stored):
-        written, started = await _due_at_once(bench, "postgres", many, total)
         what = f"{many:,} schedules due of {total:,} stored"
-        bench.add(what, many / written, "/s", raw=raw, started=f"{started:.1f} s")
-        written, _ = await _due_at_once(bench, "postgres", many, total, "lasting")
-        bench.add(f"{what}, runs that last", many / written, "/s", raw=raw)
+        for job, which in (("tick", ""), ("lasting", ", runs that last")):
+            raw = await _raw(bench, "postgres", many)
+            written, started = await _due_at_once(bench, "postgres", many, total, job)
+            more = {"started": f"{started:.1f} s"} if job == "tick" else {}
+            bench.add(what + which, many / written, "/s", raw=many / raw, **more)
 
 
 def _at(store: str, moment: datetime) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import report
+from bench import quiet, report
 from bench.machine import Bench, middle, percentile, shown
 from bench.plots import draw
+from bench.quiet import Noise
 from bench.targets import FIRST, target_of
 
 
@@ -152,3 +153,31 @@ def test_a_percentile_is_one_of_the_values() -> None:
 
 def test_of_rounds_by_turns_the_middle_ratio_counts() -> None:
     assert middle([50.0, 9.0, 80.0], [100.0, 10.0, 100.0]) == (80.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("disk", "stolen", "silent"), [(0.4, 0.2, True), (2.0, 3.0, True), (2.1, 0.0, False), (0.1, 3.1, False)]
+)
+def test_a_machine_is_quiet_when_neither_its_disk_nor_its_cores_are_in_use_by_others(
+    disk: float, stolen: float, silent: bool
+) -> None:
+    assert Noise(disk, stolen).quiet == silent
+
+
+def test_quiet_is_waited_for_as_long_as_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = [Noise(9.0, 0.0), Noise(0.5, 40.0), Noise(0.5, 0.5), Noise(9.0, 9.0)]
+    monkeypatch.setattr(quiet, "look", lambda _: seen.pop(0))
+    assert quiet.wait(tmp_path, 60.0) == Noise(0.5, 0.5)
+    assert capsys.readouterr().out.splitlines() == [
+        "  not quiet yet: fdatasync p99 9.0 ms, 0.0 % of the cores' time stolen",
+        "  not quiet yet: fdatasync p99 0.5 ms, 40.0 % of the cores' time stolen",
+    ]
+    assert quiet.wait(tmp_path, 0.0) == Noise(9.0, 9.0)
+
+
+def test_the_noise_is_that_of_the_disk_of_the_folder(tmp_path: Path) -> None:
+    noise = quiet.look(tmp_path, 0.05)
+    assert noise.disk > 0
+    assert 0 <= noise.stolen <= 100
