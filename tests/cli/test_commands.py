@@ -130,3 +130,11 @@ def test_a_short_soak_is_clean(url: str, tmp_path: Path) -> None:
 )
 def test_the_first_line_of_a_replica_names_the_place_and_no_password(url: str, place: str) -> None:
     assert address(Rota(url).settings) == place
+
+
+def test_a_command_that_draws_nothing_does_not_import_what_draws() -> None:
+    """It takes as long as everything else together; whoever presses TAB, or starts a replica, waits for it."""
+    slow = {"rich", "asyncpg", "apsw"}
+    code = f"import sys, rota.cli.main; print({slow} & {{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
+from rota.cli.look import AsJson, Url, Yes, ask, echo_json, sure
 from rota.cli.say import on_one_line, say
 from rota.cli.schedule_name import Named, label, the_schedule
 from rota.errors import BadInput, WrongState
@@ -111,6 +111,8 @@ async def _make(store: Store, row: ScheduleRow, ticks: list[datetime], again: li
     """Oldest first. Whatever stops it in between, the rest is made by the next try."""
     from rich.markup import escape
     from rich.progress import Progress  # only here: it takes long to import
+
+    from rota.cli.table import console
 
     made, out = 0, console()
     with Progress(console=out, disable=not out.is_terminal, transient=True) as progress:

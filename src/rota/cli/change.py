@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from rota.cli.look import ask, show, sure
 from rota.cli.say import complain, say
@@ -55,9 +54,7 @@ def change(
         return good, f"run {run_id} {words[state]}" if good else f"run {run_id} is {state} already"
 
     async def go(store: Store) -> list[tuple[int, bool, str]]:
-        console = Console(stderr=True)
-        shown = track(ids, console=console, transient=True, disable=len(ids) < _MANY or not console.is_terminal)
-        done = [(run_id, *await attempt(store, run_id)) for run_id in shown]
+        done = [(run_id, *await attempt(store, run_id)) for run_id in _tracked(ids)]
         await store.hint(hint)
         return done
 
@@ -70,3 +67,13 @@ def change(
         else:
             complain(said)
     raise typer.Exit(0 if all(good for _, good, _ in done) else 1)
+
+
+def _tracked(ids: Sequence[int]) -> Iterable[int]:
+    """With a bar where they are many and somebody looks on."""
+    if len(ids) < _MANY or not sys.stderr.isatty():
+        return ids
+    from rich.console import Console
+    from rich.progress import track  # only here: it takes long to import
+
+    return track(ids, console=Console(stderr=True), transient=True)

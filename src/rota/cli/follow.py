@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rota.cli.look import lasted, when
 from rota.cli.say import complain, on_one_line, say, say_document
@@ -202,10 +200,13 @@ async def _look(following: Following, which: RunFilter, tracked: set[int]) -> di
 @contextmanager
 def _bar(following: Following, run_id: int) -> Iterator[Any]:
     """What to do with a change: a line each, or where somebody looks on, a bar that moves."""
-    console = Console(highlight=False)
-    if following.as_json or not console.is_terminal:
+    if following.as_json or not sys.stdout.isatty():
         yield following.tell
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # only here: it takes long to import
+
+    console = Console(highlight=False)
     what, said = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[said]}"))
     last: list[RunRow] = []
     with Progress(what, BarColumn(), said, TimeElapsedColumn(), console=console, transient=True) as progress:

@@ -12,9 +12,6 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rota import Settings
 from rota.cli.say import plain, say, say_document
@@ -24,7 +21,6 @@ from rota.store import Store
 from rota.stores import open_store
 
 T = TypeVar("T")
-_UNFOLDED = 10_000
 
 Url = Annotated[str | None, typer.Option(help="Database, instead of ROTA_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
@@ -59,14 +55,6 @@ def ask(url: str | None, question: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(go())
 
 
-def console() -> Console:
-    """Where people look. Without a terminal nothing is folded, so that a line stays a line for `grep`."""
-    made = Console(highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = _UNFOLDED
-    return made
-
-
 def echo_json(value: Any) -> None:
     """One JSON document."""
     say_document(msgspec.json.format(msgspec.json.encode(value)).decode())
@@ -89,33 +77,18 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> None
     if not rows:
         say(nothing)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in rows[0]:
-        table.add_column(Text(plain(column)), overflow="fold", min_width=len(column))
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    _print(table)
+    from rota.cli.table import print_rows  # only here: it takes long to import
+
+    print_rows(rows)
 
 
 def show_one(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         echo_json(row)
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in row.items():
-        table.add_row(Text(name, style="bold"), _cell(value))
-    _print(table)
+    from rota.cli.table import print_one
 
-
-def _print(table: Table) -> None:
-    """Folded to the width of a terminal; what goes elsewhere is a line per row, for grep and the like."""
-    out = console()
-    if out.is_terminal:
-        out.print(table)
-        return
-    with out.capture() as captured:
-        out.print(table)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    print_one(row)
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
@@ -153,12 +126,3 @@ def lasted(seconds: float | None) -> str | None:
             rest = whole % length // part
             return f"{whole // length}{unit}" + (f" {rest}{smaller}" if rest else "")
     return f"{whole}s"
-
-
-def _cell(value: Any) -> Text:
-    """Plain text, no markup."""
-    if value is None:
-        return Text("-")
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    return Text(plain(str(value)))

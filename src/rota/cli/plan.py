@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.text import Text
 
 from rota.baseline import Entry, read_baseline, write_baseline
-from rota.cli.look import AsJson, Url, Yes, ask, console, echo_json, sure
-from rota.cli.say import plain, say, say_document
+from rota.cli.look import AsJson, Url, Yes, ask, echo_json, sure
+from rota.cli.say import say, say_document
 from rota.cli.which import JobOf
 from rota.errors import BadInput
 from rota.moment import show_duration, show_moment
@@ -122,18 +121,17 @@ def _count(plan: Plan) -> str:
 
 
 def _print(plan: Plan) -> None:
-    out = console()
     for new in plan.add:
-        out.print(Text(plain(f"+ {new.job_id}/{new.name}"), "green"))
+        say(f"+ {new.job_id}/{new.name}", fg="green")
         for field, value in _said(new).items():
-            out.print(Text(plain(f"    {field}: {words(field, value)}")))
+            say(f"    {field}: {words(field, value)}")
     for name, _, fields in plan.change:
-        out.print(Text(plain(f"~ {name}"), "yellow"))
+        say(f"~ {name}", fg="yellow")
         print_differences(fields)
     for name, _ in plan.remove:
-        out.print(Text(plain(f"- {name}"), "red"))
+        say(f"- {name}", fg="red")
     if plan.empty:
-        out.print("no difference")
+        say("no difference")
     if plan.left:
         say(f"not in the file, but declared by code, so left alone: {', '.join(plan.left)}")
 
@@ -141,7 +139,7 @@ def _print(plan: Plan) -> None:
 def print_differences(fields: tuple[Difference, ...]) -> None:
     for each in fields:
         before, after = words(each.field, each.before), words(each.field, each.after)
-        console().print(Text(plain(f"    {each.field}: {before} -> {after}")))
+        say(f"    {each.field}: {before} -> {after}")
 
 
 def words(field: str, value: Any) -> str:

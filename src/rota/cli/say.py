@@ -22,8 +22,9 @@ def on_one_line(text: str) -> str:
     return plain(text).replace("\n", "\\n")
 
 
-def say(text: str = "", *, err: bool = False) -> None:
-    typer.echo(plain(text), err=err)
+def say(text: str = "", *, err: bool = False, fg: str | None = None) -> None:
+    """Coloured only where there is a terminal, and not with NO_COLOR."""
+    typer.secho(plain(text), fg=fg, err=err, color=False if "NO_COLOR" in os.environ else None)
 
 
 def say_document(text: str, *, nl: bool = True) -> None:
@@ -32,5 +33,4 @@ def say_document(text: str, *, nl: bool = True) -> None:
 
 
 def complain(sentence: str) -> None:
-    """On stderr; red where there is a terminal, and not with NO_COLOR."""
-    typer.secho(f"rota: {plain(sentence)}", fg="red", err=True, color=False if "NO_COLOR" in os.environ else None)
+    say(f"rota: {sentence}", err=True, fg="red")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.cli.look import AsJson, Url, ask, console, echo_json, spoken
+from rota.cli.look import AsJson, Url, ask, echo_json, spoken
 from rota.cli.say import say
 from rota.cli.schedule_name import Named, label, the_schedule
 from rota.cli.story import Names, as_data
@@ -62,6 +62,8 @@ async def _announce(store: Store, row: ScheduleRow, made: Enqueued, tick: dateti
 
 
 async def _finished(store: Store, run_id: int, timeout: float | None) -> RunRow:
+    from rota.cli.table import console  # only here: it takes long to import
+
     results = Results(lambda: store)
     try:
         with console().status(f"run {run_id} is under way"):
