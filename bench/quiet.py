@@ -14,7 +14,7 @@ import psutil
 
 from bench.machine import percentile
 
-_LOOK, _BETWEEN = 5.0, 0.01
+_LOOK, _BETWEEN, _SAY_EVERY = 5.0, 0.01, 60.0
 _PAGE, _PAGES = b"x" * 8192, 1000
 
 
@@ -64,7 +64,9 @@ def look(folder: Path, seconds: float = _LOOK) -> Noise:
 
 def wait(folder: Path, minutes: float) -> Noise:
     """For so long at most. What it was like in the end."""
-    until = time.monotonic() + minutes * 60
-    while not (noise := look(folder)).quiet and time.monotonic() < until:
-        print(f"  not quiet yet: {noise}", flush=True)
+    until, said = time.monotonic() + minutes * 60, -_SAY_EVERY
+    while not (noise := look(folder)).quiet and (now := time.monotonic()) < until:
+        if now >= said + _SAY_EVERY:
+            said = now
+            print(f"  not quiet yet: {noise}", flush=True)
     return noise

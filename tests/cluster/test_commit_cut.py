@@ -20,6 +20,7 @@ from tests.patience import PATIENCE
 # The names of queries; those of a transaction of several statements stand for it.
 POSTGRES = [
     "claim_runs",
+    "claim_runs.one",
     "finish_runs",
     "enqueue",
     "block fire_due.plain",
@@ -67,7 +68,7 @@ async def test_a_claim_that_goes_on_without_its_connection(databases: Databases,
             try:
                 async with operator.transaction():
                     await operator.execute("select from rota.job_runs where id = $1 for update", run_id)
-                    cut = proxy.arm(Cut("claim_runs", "blind"))
+                    cut = proxy.arm(Cut("claim_runs.one", "blind"))
                     replica.send(signal.SIGCONT)
                     assert await cut.happened(PATIENCE)
                     await asyncio.sleep(1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from math import inf
@@ -79,6 +79,8 @@ class PostgresRuns(PostgresBase):
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
         self._handfuls: dict[tuple[str, ...], float] = {}
+        self._crowded: set[tuple[str, ...]] = set()
+        """For which there was more than one ready run at the last look."""
         """How many runs of these jobs shared a row when we last looked."""
         self._ids: list[int] = []
         self._fetching = asyncio.Lock()
@@ -231,14 +233,26 @@ class PostgresRuns(PostgresBase):
         asked = tuple(jobs)
         front = self._fronts.setdefault(asked, Front(_FIRST))
         start = front.start()
+        if start == _FIRST and asked not in self._crowded:
+            claimed = await self._claim_one(replica_id, token, asked)
+            if not claimed.more:
+                return claimed
         claimed = await self._claim(replica_id, token, asked, limit, start)
         if not claimed.claims and start != _FIRST:
             start = _FIRST
             claimed = await self._claim(replica_id, token, asked, limit, start)
         front.note(start, claimed.claims[-1].rank if claimed.more and len(claimed.claims) >= _MANY else None)
+        if len(claimed.claims) <= 1 and not claimed.more:
+            self._crowded.discard(asked)
         if start != _FIRST:
             return msgspec.structs.replace(claimed, more=True)  # before the start there may be some that others let go
         return claimed
+
+    async def _claim_one(self, replica_id: int, token: int, asked: tuple[str, ...]) -> Claimed:
+        [(*run, more)] = await self.fetch("claim_runs.one", token, replica_id, _FIRST, asked)
+        if more:
+            self._crowded.add(asked)
+        return Claimed(claims=_claims(token, [run]) if run[0] is not None else [], more=more)
 
     async def _claim(self, replica_id: int, token: int, asked: tuple[str, ...], limit: int, start: int) -> Claimed:
         jobs: Sequence[str] = asked
@@ -398,7 +412,7 @@ class PostgresRuns(PostgresBase):
         return int(await self.fetch_value("prune", keep_days, limit))
 
 
-def _claims(token: int, rows: list[asyncpg.Record]) -> list[Claim]:
+def _claims(token: int, rows: Iterable[Any]) -> list[Claim]:
     return sorted([Claim(token, *row) for row in rows], key=_order)
 
 

@@ -178,6 +178,9 @@ select null, null, (select count(*)::integer from found), (select coalesce(max(u
                order by r.rank limit 1) as others),
        null
 
+-- name: claim_runs.one
+select * from rota.claim_one($1, $2, $3, $4)
+
 -- name: claim_runs.candidates
 select ctid as place, rank, id, slot, ids from rota.ready
     where job_id = $6 and rank >= $4 order by rank, id limit $5 for update skip locked
