@@ -7,7 +7,6 @@ earlier. For a tick it may be awake a moment ahead, with places of the worker at
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -129,10 +128,9 @@ class Scheduler(Service):
         leave = [schedule_id for schedule_id, held in self._contended.items() if held.until > now]
         offer = self._hands.offer(self._batch)
         try:
-            await asyncio.sleep(ahead)
             fired = await self._store.fire_due(
                 self._decide, jobs=self._jobs, limit=self._batch, advisory=self._advisory, leave=leave,
-                start=offer.places,
+                start=offer.places, wait=ahead,
             )  # fmt: skip
         except StaleWrite as error:
             self._hands.fill(offer, ())

@@ -513,8 +513,9 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
         advisory: bool,
         leave: Sequence[int],
         start: Start = nowhere,
+        wait: float = 0.0,
     ) -> Fired:
-        """Turn due schedules into ticks, in one transaction.
+        """Turn due schedules into ticks, in one transaction, which may begin so many seconds ahead.
 
         Claims up to `limit` enabled, valid schedules of `jobs` whose `next_run_at` is null or has come, best priority
         and longest overdue first, except `leave` and those that another transaction has locked; with `advisory` takes

@@ -102,8 +102,9 @@ async def fire(
     advisory: bool = True,
     leave: Sequence[int] = (),
     deciding: Decide = decide,
+    wait: float = 0.0,
 ) -> Fired:
-    return await store.fire_due(deciding, jobs=jobs, limit=limit, advisory=advisory, leave=leave)
+    return await store.fire_due(deciding, jobs=jobs, limit=limit, advisory=advisory, leave=leave, wait=wait)
 
 
 async def scheduled(store: Store, **fields: Any) -> ScheduleRow:

@@ -12,6 +12,7 @@ import pytest
 
 from rota.errors import StaleWrite
 from rota.store import Decision, DueSchedule, RunFilter, tick_key
+from tests.patience import PATIENCE
 from tests.store.steps import (
     JOB,
     START,
@@ -317,3 +318,23 @@ async def test_ticks_decided_on_an_outdated_row_are_refused_as_a_whole(url: str)
             await fire(store, deciding=outdated)
         assert await only_schedule(store) == schedule
         assert await story(store) == []
+
+
+async def test_who_is_there_ahead_of_the_time_keeps_nobody(url: str) -> None:
+    """On Postgres its transaction has begun by then, and holds nothing yet."""
+    async with several(url, 2) as [store, other]:
+        await hour(url, 0)
+        await scheduled(store, concurrency_limit=0)
+        await hour(url, 1)
+        ahead = asyncio.create_task(fire(store, wait=PATIENCE))
+        begun = "pg_stat_activity where state = 'idle in transaction' and datname = current_database()"
+        while url.startswith("postgres") and not await count(url, begun):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert await ledger(other) == []
+        assert (await fire(other)).runs == 1
+        ahead.cancel()
+        await asyncio.gather(ahead, return_exceptions=True)
+        await hour(url, 2)
+        assert (await fire(store, wait=0.01)).runs == 1
+        assert await story(store) == [RUN, RUN]

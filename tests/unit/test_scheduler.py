@@ -32,7 +32,8 @@ class Counting:
         due = self.due > 0 and self.due_in is None
         return Agenda(due=due, delayed=self.delayed, due_in=self.due_in, delayed_in=None, waiting=self.waiting)
 
-    async def fire_due(self, _: object, *, limit: int, **more: Any) -> Fired:
+    async def fire_due(self, _: object, *, limit: int, wait: float, **more: Any) -> Fired:
+        await asyncio.sleep(wait)
         self.asked["fire_due"] += 1
         fired = min(self.due, limit)
         self.due -= fired

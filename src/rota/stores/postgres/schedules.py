@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 import asyncpg
 import msgspec
 
+from rota.clock import steady
 from rota.contract.places import Start, nowhere
 from rota.errors import BadInput, NotFound, StaleWrite
 from rota.settings import Settings
@@ -176,10 +178,12 @@ class PostgresSchedules(PostgresBase):
         advisory: bool,
         leave: Sequence[int],
         start: Start = nowhere,
+        wait: float = 0.0,
     ) -> Fired:
-        front = self._front.start()
+        front, due_at = self._front.start(), steady() + wait
 
         async def transition(connection: pg.Connection) -> Fired:
+            await asyncio.sleep(due_at - steady())
             claimed = await connection.fetch(
                 pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *front
             )

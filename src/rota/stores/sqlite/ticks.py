@@ -5,6 +5,7 @@ Each is one write transaction, so what was read cannot change before it is writt
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from operator import itemgetter
@@ -31,7 +32,9 @@ class SQLiteTicks(SQLiteBase):
         advisory: bool,
         leave: Sequence[int],
         start: Start = nowhere,
+        wait: float = 0.0,
     ) -> Fired:
+        await asyncio.sleep(wait)
         which = {"jobs": encode(list(jobs)), "leave": encode(list(leave))}
 
         def transition(db: Session) -> Fired:
