@@ -40,10 +40,10 @@ def main() -> None:
     if options.show:
         found, path = report.read(options.show), options.show
     else:
-        bench = Bench(quick=options.quick, long=options.long)
+        bench = Bench(quick=options.quick, long=options.long, patience=options.quiet)
         path = options.json or stem.with_suffix(".json")
         try:
-            _measure(bench, options.only, options.quiet)
+            _measure(bench, options.only)
             if options.peers is not None:
                 print("peers", flush=True)
                 asyncio.run(measure_peers(bench, options.peers))
@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="measure these too, or all of them")
     parser.add_argument(
         "--quiet", type=float, default=0.0, metavar="MINUTES",
-        help="before each part, wait so long at most until nobody else is at the disk and the cores",
+        help="before each part, wait so long at most until nobody else is at the disk or the cores",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, help=f"keep the figures here instead of in {RESULTS}/")
     parser.add_argument("--compare", type=Path, help="an earlier result to compare with")
@@ -75,16 +75,15 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(bench: Bench, parts: list[str], patience: float) -> None:
+def _measure(bench: Bench, parts: list[str]) -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {platform.python_version()}")
     for name in parts:
         print(name, flush=True)
-        if patience:
-            print(f"  before: {quiet.wait(bench.folder, patience)}", flush=True)
-        began, stolen = time.monotonic(), quiet.Stolen()
-        asyncio.run(PARTS[name](bench))
+        with quiet.surroundings(bench, name):
+            began = time.monotonic()
+            asyncio.run(PARTS[name](bench))
         bench.forget()
-        print(f"  {time.monotonic() - began:.1f} s, {stolen.share():.0f} % of the cores' time stolen", flush=True)
+        print(f"  {time.monotonic() - began:.1f} s", flush=True)
 
 
 def _drawn(found: dict[str, object], path: Path) -> list[Path]:

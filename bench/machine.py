@@ -38,6 +38,8 @@ class Bench:
 
     quick: bool
     long: bool = False
+    patience: float = 0.0
+    """Minutes to wait for a quiet machine before each measurement."""
     databases: Databases = field(default_factory=Databases)
     figures: list[dict[str, Any]] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from bench.machine import percentile
+from bench.machine import Bench, percentile
 
 _LOOK, _BETWEEN, _SAY_EVERY = 5.0, 0.01, 60.0
 _PAGE, _PAGES = b"x" * 8192, 1000
@@ -24,29 +26,37 @@ class Noise:
     """Of a hundred waits for the disk, the second longest: milliseconds."""
     stolen: float
     """Which part of the cores' time others had, of whom this machine knows nothing else: percent."""
+    busy: float
+    """Which part of it was in use on this machine: percent."""
 
     @property
     def quiet(self) -> bool:
-        return self.disk <= 2.0 and self.stolen <= 3.0
+        return self.disk <= 2.0 and self.stolen <= 3.0 and self.busy <= 25.0
 
     def __str__(self) -> str:
-        return f"fdatasync p99 {self.disk:.1f} ms, {self.stolen:.1f} % of the cores' time stolen"
+        return f"fdatasync p99 {self.disk:.1f} ms, cores {self.stolen:.1f} % stolen, {self.busy:.0f} % busy"
 
 
-class Stolen:
-    """What others took of the cores since then. Where the system does not tell, nothing."""
+class Cores:
+    """What became of their time since then. Where the system does not tell of others, they had none."""
 
     def __init__(self) -> None:
         self._began = psutil.cpu_times()
 
-    def share(self) -> float:
-        now = psutil.cpu_times()
-        taken = getattr(now, "steal", 0.0) - getattr(self._began, "steal", 0.0)
-        return float(100 * taken / max(sum(now) - sum(self._began), 0.01))
+    def _share(self, *names: str) -> float:
+        now, began = psutil.cpu_times(), self._began
+        spent = sum(getattr(now, name, 0.0) - getattr(began, name, 0.0) for name in names)
+        return float(100 * spent / max(sum(now) - sum(began), 0.01))
+
+    def stolen(self) -> float:
+        return self._share("steal")
+
+    def busy(self) -> float:
+        return self._share("user", "nice", "system", "irq", "softirq")
 
 
 def look(folder: Path, seconds: float = _LOOK) -> Noise:
-    stolen, waits, until = Stolen(), list[float](), time.monotonic() + seconds
+    cores, waits, until = Cores(), list[float](), time.monotonic() + seconds
     file = os.open(folder / "noise", os.O_CREAT | os.O_WRONLY)
     try:
         os.write(file, _PAGE * _PAGES)
@@ -59,7 +69,7 @@ def look(folder: Path, seconds: float = _LOOK) -> Noise:
             time.sleep(_BETWEEN)
     finally:
         os.close(file)
-    return Noise(percentile(waits, 0.99), stolen.share())
+    return Noise(percentile(waits, 0.99), cores.stolen(), cores.busy())
 
 
 def wait(folder: Path, minutes: float) -> Noise:
@@ -70,3 +80,15 @@ def wait(folder: Path, minutes: float) -> Noise:
             said = now
             print(f"  not quiet yet: {noise}", flush=True)
     return noise
+
+
+@contextmanager
+def surroundings(bench: Bench, what: str) -> Iterator[None]:
+    """Wait for quiet, if that is wanted; what it was like, before and meanwhile, is taken down beside the figures."""
+    if bench.patience:
+        before = wait(bench.folder, bench.patience)
+        bench.add(f"fdatasync p99 before {what}", before.disk, "ms", system="machine", store="")
+        bench.add(f"stolen before {what}", before.stolen, "%", system="machine", store="")
+    cores = Cores()
+    yield
+    bench.add(f"stolen during {what}", cores.stolen(), "%", system="machine", store="")

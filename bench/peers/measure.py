@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 
+from bench import quiet
 from bench.machine import Bench, percentile
 from bench.peers import idle
 from bench.peers.conversation import FAILURES, Asked, Driver, answer, left_out, workers
@@ -45,7 +46,8 @@ async def ask_all(bench: Bench, peers: Sequence[Asked], pace: Pace) -> None:
     for peer in peers:
         try:
             await asyncio.to_thread(peer.install)
-            await _figures(bench, peer, pace)
+            with quiet.surroundings(bench, peer.name):
+                await _figures(bench, peer, pace)
             able.append(peer)
         except FAILURES as error:
             left_out(peer, error)

@@ -156,27 +156,47 @@ def test_of_rounds_by_turns_the_middle_ratio_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("disk", "stolen", "silent"), [(0.4, 0.2, True), (2.0, 3.0, True), (2.1, 0.0, False), (0.1, 3.1, False)]
+    ("noise", "silent"),
+    [
+        (Noise(0.4, 0.2, 2.0), True),
+        (Noise(2.0, 3.0, 25.0), True),
+        (Noise(2.1, 0.0, 2.0), False),
+        (Noise(0.1, 3.1, 2.0), False),
+        (Noise(0.1, 0.0, 26.0), False),
+    ],
 )
 def test_a_machine_is_quiet_when_neither_its_disk_nor_its_cores_are_in_use_by_others(
-    disk: float, stolen: float, silent: bool
+    noise: Noise, silent: bool
 ) -> None:
-    assert Noise(disk, stolen).quiet == silent
+    assert noise.quiet == silent
 
 
 def test_quiet_is_waited_for_as_long_as_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = [Noise(9.0, 0.0), Noise(0.5, 40.0), Noise(0.5, 0.5), Noise(9.0, 9.0)]
+    seen = [Noise(9.0, 0.0, 2.0), Noise(0.5, 40.0, 2.0), Noise(0.5, 0.5, 2.0), Noise(9.0, 9.0, 2.0)]
     monkeypatch.setattr(quiet, "look", lambda _: seen.pop(0))
-    assert quiet.wait(tmp_path, 60.0) == Noise(0.5, 0.5)
-    assert capsys.readouterr().out.splitlines() == [
-        "  not quiet yet: fdatasync p99 9.0 ms, 0.0 % of the cores' time stolen",
-    ]
-    assert quiet.wait(tmp_path, 0.0) == Noise(9.0, 9.0)
+    assert quiet.wait(tmp_path, 60.0) == Noise(0.5, 0.5, 2.0)
+    assert capsys.readouterr().out == "  not quiet yet: fdatasync p99 9.0 ms, cores 0.0 % stolen, 2 % busy\n"
+    assert quiet.wait(tmp_path, 0.0) == Noise(9.0, 9.0, 2.0)
 
 
 def test_the_noise_is_that_of_the_disk_of_the_folder(tmp_path: Path) -> None:
     noise = quiet.look(tmp_path, 0.05)
     assert noise.disk > 0
     assert 0 <= noise.stolen <= 100
+    assert 0 <= noise.busy <= 100
+
+
+@pytest.mark.parametrize("patience", [0.0, 5.0])
+def test_what_it_was_like_is_kept_beside_the_figures(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(quiet, "look", lambda _: Noise(0.5, 0.25, 2.0))
+    bench.patience = patience
+    with quiet.surroundings(bench, "drain"):
+        pass
+    kept = {figure["what"]: figure["value"] for figure in bench.figures if figure["system"] == "machine"}
+    before = {"fdatasync p99 before drain": 0.5, "stolen before drain": 0.25} if patience else {}
+    assert kept == before | {"stolen during drain": kept["stolen during drain"]}
+    assert "drain" not in report.others(report.result(bench)).replace("drain, async", "")

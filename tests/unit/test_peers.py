@@ -46,8 +46,8 @@ async def test_every_peer_is_asked_the_same_and_one_that_fails_leaves_the_rest_a
     broken = Fake("broken", module="tests.unit.no_such_peer")
     await ask_all(bench, [absent, broken, Fake("fake")], BRIEF)
 
-    figures = {figure["what"]: figure for figure in bench.figures}
-    assert {(figure["system"], figure["version"]) for figure in bench.figures} == {("fake", "1.0")}
+    figures = {figure["what"]: figure for figure in bench.figures if figure["system"] != "machine"}
+    assert {(figure["system"], figure["version"]) for figure in figures.values()} == {("fake", "1.0")}
     assert list(figures) == [
         "enqueue one by one",
         "enqueue_many, 1000 at a time",
@@ -59,7 +59,7 @@ async def test_every_peer_is_asked_the_same_and_one_that_fails_leaves_the_rest_a
         "tick lateness p99",
         "idle queries per second",
     ]
-    assert all(figure["value"] > 0 for figure in bench.figures if figure["what"] != "pick-up p50")
+    assert all(figure["value"] > 0 for what, figure in figures.items() if what != "pick-up p50")
     assert 5 < figures["idle queries per second"]["value"] < 100  # it polls every 10 ms
     assert 490 < figures["tick lateness p50"]["value"] < 1000
     said = capsys.readouterr().out
