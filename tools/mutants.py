@@ -568,8 +568,8 @@ MUTANTS = [
     Mutant(
         "the claim of one takes the first of several",
         f"{PG}/migrations/0001_engine.sql",
-        "    if cardinality(found) <> 1 then\n",
-        "    if cardinality(found) < 1 then\n",
+        "    if cardinality(places) <> 1 then\n",
+        "    if cardinality(places) < 1 then\n",
         "tests/store -k 'postgres and not postgres15'",
     ),
     Mutant(

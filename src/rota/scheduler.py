@@ -71,12 +71,16 @@ class Scheduler(Service):
             return None  # another replica's turn; whoever wins the role is woken
         # As long as there is more than one transaction should do, it need not ask each time; but others wait too.
         if not self._more or time.monotonic() - self._asked_at > _ASK_EVERY:
-            self._asked_at, self._agenda = time.monotonic(), await self._store.agenda(self._jobs)
+            await self._ask()
         agenda, moved, wait = self._agenda, 0, self._agenda.waiting
-        ahead = self._ahead(agenda)
+        ahead, rest = self._ahead(agenda), None
         self._more = False
         if agenda.due or ahead is not None:
             fired = await self._fire(ahead or 0.0)
+            if ahead is not None and not fired.schedules:
+                agenda = await self._ask()  # it was made by somebody else; or this was too soon, by the store's clock
+                if (rest := self._ahead(agenda)) is not None:
+                    fired = await self._fire(rest)
             self._made_ready(fired.ready)
             moved, wait = fired.schedules, wait or fired.runs > fired.ready + len(fired.claims)
             self._more = fired.schedules == self._batch
@@ -94,7 +98,7 @@ class Scheduler(Service):
         if moved:
             self._blocked = 0.0
             return 0
-        if ahead is not None:
+        if ahead is not None and (agenda.due or rest is not None):
             return BEHIND  # somebody else was faster, and is at it
         sleep = self._until_next(agenda)
         if agenda.due or agenda.delayed:
@@ -103,13 +107,17 @@ class Scheduler(Service):
             sleep = min(sleep, self._blocked)
         return min(sleep, _WAITING) if wait else sleep
 
+    async def _ask(self) -> Agenda:
+        self._asked_at, self._agenda = time.monotonic(), await self._store.agenda(self._jobs)
+        return self._agenda
+
     def _ahead(self, agenda: Agenda) -> float | None:
         """Seconds until a tick that is close, where there is nothing else to be done meanwhile."""
         if agenda.due_in is None or agenda.due or agenda.delayed or agenda.waiting:
             return None
         if not self.race.is_close(agenda.due_in):
             return None
-        # The store said so between the question and its answer. Whoever comes too soon finds nothing.
+        # The store said so between the question and its answer. Whoever comes too soon finds nothing, and asks again.
         return max(agenda.due_in - (time.monotonic() - self._asked_at) / 2, 0.0)
 
     def _until_next(self, agenda: Agenda) -> float:

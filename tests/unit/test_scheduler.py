@@ -187,15 +187,51 @@ async def test_one_that_leaves_ticks_to_others_looks_when_they_are_made(now: lis
     assert store.asked == {"agenda": 3}
 
 
-async def test_where_somebody_else_was_faster_there_is_a_moment_before_the_next_question(now: list[float]) -> None:
-    store = Counting()
+class Late(Counting):
+    """The first time that it is to fire, there is nothing to be had; then this is said of what is due."""
+
+    def __init__(self, due: int, due_in: float | None) -> None:
+        super().__init__()
+        self._then, self.due_in = (due, due_in), AHEAD
+
+    async def fire_due(self, _: object, *, limit: int, wait: float, **more: Any) -> Fired:
+        fired = await super().fire_due(_, limit=limit, wait=wait, **more)
+        if self.asked["fire_due"] == 1:
+            self.due, self.due_in = self._then
+        return fired
+
+
+async def test_where_somebody_else_is_at_it_there_is_a_moment_before_the_next_question(now: list[float]) -> None:
+    store = Late(1, None)
     rounds = scheduler(store)
-    rounds.race.replicas, store.due_in = 10**9, 30.0
-    await rounds.step()
-    store.due_in = AHEAD
     assert await rounds.step() == BEHIND
     assert store.asked == {"agenda": 2, "fire_due": 1}
+
+
+async def test_where_somebody_else_has_made_it_the_next_one_is_slept_for(now: list[float]) -> None:
+    store = Late(1, 30.0)
+    rounds = scheduler(store)
+    rounds.race.replicas, store.due_in = 10**9, 60.0
+    await rounds.step()
+    store.due_in = AHEAD
+    assert await rounds.step() == pytest.approx(30 + BEHIND)
+    assert store.asked == {"agenda": 3, "fire_due": 1}
     assert not rounds.race.first
+
+
+async def test_whoever_comes_too_soon_by_the_clock_of_the_store_makes_the_tick_in_its_time(now: list[float]) -> None:
+    store = Late(1, 0.001)
+    rounds = scheduler(store)
+    rounds.race.replicas = 10**9
+    assert await rounds.step() == 0
+    assert store.asked == {"agenda": 2, "fire_due": 2}
+
+
+async def test_nobody_comes_too_soon_for_ever(now: list[float]) -> None:
+    store = Late(0, AHEAD)
+    rounds = scheduler(store)
+    assert await rounds.step() == BEHIND
+    assert store.asked == {"agenda": 2, "fire_due": 2}
 
 
 async def test_a_question_in_between_is_no_tick_that_was_left_to_others(now: list[float]) -> None:

@@ -16,7 +16,7 @@ from rota.errors import BadInput
 from rota.store import Store
 
 TARGET = "rota.cli.sample:app"
-_JOINED_WITHIN, _LEFT_WITHIN = 120.0, 15.0
+_JOINED_WITHIN, _LEFT_WITHIN = 120.0, 15.0  # a disk may stall for half a minute
 
 
 @dataclass

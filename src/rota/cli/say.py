@@ -24,7 +24,8 @@ def on_one_line(text: str) -> str:
 
 def say(text: str = "", *, err: bool = False, fg: str | None = None) -> None:
     """Coloured only where there is a terminal, and not with NO_COLOR."""
-    typer.secho(plain(text), fg=fg, err=err, color=False if "NO_COLOR" in os.environ else None)
+    dull = "NO_COLOR" in os.environ or os.environ.get("TERM") in ("dumb", "unknown")
+    typer.echo(typer.style(plain(text), fg=fg) if fg else plain(text), err=err, color=False if dull else None)
 
 
 def say_document(text: str, *, nl: bool = True) -> None:

@@ -79,9 +79,9 @@ class PostgresRuns(PostgresBase):
         super().__init__(settings, tag=tag, pool_size=pool_size)
         self._fronts: dict[tuple[str, ...], Front[int]] = {}
         self._handfuls: dict[tuple[str, ...], float] = {}
-        self._crowded: set[tuple[str, ...]] = set()
-        """For which there was more than one ready run at the last look."""
         """How many runs of these jobs shared a row when we last looked."""
+        self._crowded: set[tuple[str, ...]] = set()
+        """Jobs of which more than one run was ready when we last looked."""
         self._ids: list[int] = []
         self._fetching = asyncio.Lock()
         self._limited: set[str] = set()

@@ -300,8 +300,8 @@ create function rota.claim_one(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    now   timestamptz := rota.rota_now();
-    found tid[] := array(
+    now    timestamptz := rota.rota_now();
+    places tid[] := array(
         select first.place
         from unnest(jobs) as j (name)
         cross join lateral (
@@ -309,13 +309,13 @@ declare
             where r.job_id = j.name and r.rank >= start order by r.rank, r.id limit 2) as first
         limit 2);
 begin
-    more := cardinality(found) > 0;
-    if cardinality(found) <> 1 then
+    more := cardinality(places) > 0;
+    if cardinality(places) <> 1 then
         return;
     end if;
     delete from rota.ready
     where ctid = (select r.ctid from rota.ready r
-                  where r.ctid = found[1] and cardinality(r.ids) = 1 for update skip locked)
+                  where r.ctid = places[1] and cardinality(r.ids) = 1 for update skip locked)
     returning ready.id, ready.slot into id, slot;
     if id is null then
         return;
