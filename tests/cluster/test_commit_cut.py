@@ -98,5 +98,5 @@ async def _die_again_and_again(
     for kind, position in to_come:
         doomed = await it.spawn(ROTA_TEST_DEATH=f"{kind} {position} {rng.randint(1, 3)}")
         it.replicas.remove(doomed)
-        assert await doomed.gone(40) == -signal.SIGKILL, doomed.stderr.read_text()
+        assert await doomed.gone() == -signal.SIGKILL, doomed.stderr.read_text()
     await it.replace(replica)
