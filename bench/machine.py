@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,26 @@ async def workers(url: str, count: int, **environment: str) -> AsyncIterator[Cre
         yield made
 
 
+@contextmanager
+def disk(folder: Path) -> Iterator[Callable[[], float]]:
+    """What a commit waits for: call it to have a page written, and the milliseconds until the disk has it."""
+    page, pages, turn = b"x" * 8192, 1000, itertools.count()
+    file = os.open(folder / "pages", os.O_CREAT | os.O_WRONLY)
+
+    def sync() -> float:
+        os.pwrite(file, page, next(turn) % pages * len(page))
+        began = time.perf_counter()
+        os.fdatasync(file)
+        return (time.perf_counter() - began) * 1000
+
+    try:
+        os.write(file, page * pages)
+        os.fsync(file)
+        yield sync
+    finally:
+        os.close(file)
+
+
 def shown(value: float) -> str:
     """Three digits that matter, as people read numbers."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
@@ -184,8 +205,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def middle(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Of rounds that were made by turns, the rates of the one whose ratio is in the middle: the machine itself is
-    faster or slower from second to second, and stands still now and then."""
+    """Of rounds that were made by turns, what was measured in the one whose ratio is in the middle: the machine itself
+    is faster or slower from second to second, and stands still now and then."""
     rounds = sorted(zip(ours, others, strict=True), key=lambda rates: rates[0] / rates[1])
     return rounds[len(rounds) // 2]
 

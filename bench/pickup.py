@@ -8,14 +8,13 @@ which marks the row as taken and begins when that is committed. And what a commi
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from bench.enqueue import INSERT
-from bench.machine import Bench, client, crew, percentile, raw_connection, workers
+from bench.machine import Bench, client, crew, disk, percentile, raw_connection, workers
 
 Try = Callable[[int], Awaitable[float]]
 
@@ -24,7 +23,8 @@ async def measure(bench: Bench) -> None:
     count = bench.many(300, 25)
     for store in ("postgres", "sqlite"):
         async with AsyncExitStack() as stack:
-            ways = {"disk": _disk(stack, bench), "rota": await _rota(stack, bench.database(store))}
+            sync = stack.enter_context(disk(bench.new_folder()))
+            ways = {"disk": _as_try(sync), "rota": await _rota(stack, bench.database(store))}
             if store == "postgres":
                 ways["raw"] = await _raw(stack, bench.database(store))
             waits = await _by_turns(ways, count)
@@ -77,17 +77,8 @@ async def _raw(stack: AsyncExitStack, url: str) -> Try:
     return once
 
 
-def _disk(stack: AsyncExitStack, bench: Bench) -> Try:
-    page, pages = b"x" * 8192, 1000
-    file = os.open(bench.new_folder() / "pages", os.O_CREAT | os.O_WRONLY)
-    stack.callback(os.close, file)
-    os.write(file, page * pages)
-    os.fsync(file)
-
-    async def once(n: int) -> float:
-        os.pwrite(file, page, n % pages * len(page))
-        began = time.monotonic_ns()
-        os.fdatasync(file)
-        return (time.monotonic_ns() - began) / 1e6
+def _as_try(sync: Callable[[], float]) -> Try:
+    async def once(_: int) -> float:
+        return sync()
 
     return once

@@ -5,7 +5,6 @@ It is asked before a measurement begins, never by what the measurement then says
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from bench.machine import Bench, percentile
+from bench.machine import Bench, disk, percentile
 
 _LOOK, _BETWEEN, _SAY_EVERY = 5.0, 0.01, 60.0
-_PAGE, _PAGES = b"x" * 8192, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +55,10 @@ class Cores:
 
 def look(folder: Path, seconds: float = _LOOK) -> Noise:
     cores, waits, until = Cores(), list[float](), time.monotonic() + seconds
-    file = os.open(folder / "noise", os.O_CREAT | os.O_WRONLY)
-    try:
-        os.write(file, _PAGE * _PAGES)
-        os.fsync(file)
+    with disk(folder) as sync:
         while time.monotonic() < until or not waits:
-            os.pwrite(file, _PAGE, len(waits) % _PAGES * len(_PAGE))
-            began = time.perf_counter()
-            os.fdatasync(file)
-            waits.append((time.perf_counter() - began) * 1000)
+            waits.append(sync())
             time.sleep(_BETWEEN)
-    finally:
-        os.close(file)
     return Noise(percentile(waits, 0.99), cores.stolen(), cores.busy())
 
 

@@ -15,7 +15,6 @@ from rota.events import Event, LockAcquired, LockContended, LockLapsed
 from rota.replica import Replica
 from tests.app.waiting import until
 from tests.harness import Databases, execute
-from tests.patience import PATIENCE
 
 QUICK: dict[str, Any] = {"beat": 0.2, "lease": 0.6, "dead_after": 1.0}
 LONG_AGO = "'2020-01-01 00:00:00.000000'"
@@ -127,10 +126,10 @@ async def test_a_release_wakes_a_waiter_of_another_replica(url: str, monkeypatch
     async with replicas(url, 2) as [one, two]:
         await asyncio.sleep(0.3)  # their ears are open by now
         async with one.lock("ledger"):
-            waiting = asyncio.create_task(two.lock("ledger").acquire(timeout=PATIENCE))
+            waiting = asyncio.create_task(two.lock("ledger").acquire(timeout=10))
             await asyncio.sleep(0.3)
             assert not waiting.done()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(5):
             assert (await waiting).fence == 2
 
 
@@ -248,7 +247,7 @@ async def test_cancelling_a_wait_leaves_nothing_behind(url: str) -> None:
             with suppress(asyncio.CancelledError):
                 hold = await taking
                 await hold.let_go(hold)
-            async with one.lock("ledger", timeout=PATIENCE):
+            async with one.lock("ledger", timeout=5):
                 pass
         await until(lambda: no_rows(url))
 
@@ -288,7 +287,7 @@ async def test_a_lost_answer_that_nobody_waits_for_leaves_nothing(url: str, monk
         await asyncio.sleep(0.1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await until(lambda: no_rows(url))
+        await until(lambda: no_rows(url), 5)
 
 
 async def test_a_release_that_failed_is_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +307,7 @@ async def test_a_release_that_failed_is_tried_again(url: str, monkeypatch: pytes
         async with app.lock("ledger"):
             pass
         assert tries == 1
-        async with app.lock("ledger", timeout=PATIENCE) as lock:
+        async with app.lock("ledger", timeout=10) as lock:
             assert lock.fence == 2
 
 
@@ -349,7 +348,7 @@ async def test_handlers_of_one_key_never_overlap(url: str) -> None:
     async with apps[0], apps[1]:
         runs = [await apps[0].jobs["edit"].enqueue(workspace=f"w{n % 3}", app=str(n % 2)) for n in range(24)]
         for run in runs:
-            await run.result(PATIENCE)
+            await run.result(30)
     assert done == 24
 
 
@@ -380,7 +379,7 @@ async def test_a_deposed_replica_loses_its_locks_and_its_blocks_are_cancelled(ur
         assert task is not None
         assert task.cancelling() == 0
         # Under its new incarnation it can have it again.
-        async with app.lock("ledger", timeout=PATIENCE) as lock:
+        async with app.lock("ledger", timeout=10) as lock:
             assert lock.fence == 2
 
 
@@ -422,7 +421,7 @@ async def test_nobody_else_has_it_while_the_cancelled_block_tidies_up(url: str) 
 
         working = asyncio.create_task(work())
         await until(lambda: asyncio.sleep(0, bool(one._keeper and one._keeper._holds)))
-        async with two.lock("ledger", timeout=PATIENCE) as lock:
+        async with two.lock("ledger", timeout=10) as lock:
             assert tidied.is_set()
             assert lock.fence == 2
         with pytest.raises(LockLost):
@@ -452,7 +451,7 @@ async def test_swallowing_the_cancellation_does_not_help(url: str, monkeypatch: 
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(5):
             await asyncio.sleep(0.3)
 
 
@@ -518,7 +517,7 @@ async def test_a_replica_that_stays_cut_off_has_lost_it_before_another_has_it(
         monkeypatch.setattr(replica_of(one).store, "join", away)
         cut_at = loop.time()
         await cut(url, one)
-        async with two.lock("ledger", timeout=PATIENCE) as lock:
+        async with two.lock("ledger", timeout=10) as lock:
             had_at = loop.time()
             assert lock.fence == 2
         await holding
@@ -531,11 +530,11 @@ async def test_an_operator_can_take_it_away(url: str) -> None:
         await asyncio.sleep(0.2)
 
         async def work() -> None:
-            async with app.lock("ledger"):
+            async with app.lock("ledger"), asyncio.timeout(10):
                 [holder] = await app.store.list_locks("ledger")
                 assert await app.store.release_lock(holder.token)
                 await app.store.hint("locks")
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(20)
 
         with pytest.raises(LockLost, match="somebody took it away"):
             await work()
@@ -562,7 +561,7 @@ async def test_closing_the_app_ends_its_blocks(url: str) -> None:
         except LockLost as error:
             outcome.append(error)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(20):
         async with app:
             tasks = [asyncio.create_task(work(stubborn)) for stubborn in (False, True)]
             waiting = asyncio.create_task(app.lock("ledger True").acquire())
@@ -613,7 +612,7 @@ async def test_a_client_whose_time_is_over_has_lost_it_before_another_has_it(
 
         working = asyncio.create_task(work())
         await until(lambda: asyncio.sleep(0, bool(app._keeper and app._keeper._holds)))
-        waiting = asyncio.create_task(other.lock("ledger").acquire(timeout=PATIENCE))
+        waiting = asyncio.create_task(other.lock("ledger").acquire(timeout=10))
         with pytest.raises(LockLost):
             await working
         lost_at = loop.time()
@@ -688,7 +687,7 @@ async def test_a_lock_inside_of_a_transactional_run_is_refused(url: str) -> None
         return "refused"
 
     async with app:
-        assert await (await work.enqueue()).result(PATIENCE) == "refused"
+        assert await (await work.enqueue()).result(30) == "refused"
 
 
 async def test_what_a_task_took_and_handed_on_can_be_released(url: str) -> None:
