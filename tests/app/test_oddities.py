@@ -146,7 +146,7 @@ async def test_a_limited_run_starts_soon_without_any_hint(url: str) -> None:
 
     async with app:
         await asyncio.sleep(0.5)  # until the scheduler sleeps its longest sleep
-        assert await (await narrow.enqueue()).result(PATIENCE) == "done"
+        assert await (await narrow.enqueue()).result(20) == "done"
 
 
 async def test_a_schedule_that_was_renamed_or_deleted_can_still_be_told_apart(url: str) -> None:

@@ -74,7 +74,7 @@ async def test_a_claim_that_goes_on_without_its_connection(databases: Databases,
                     await asyncio.sleep(1.0)
             finally:
                 await operator.close()
-            await it.reached(run_id, "succeeded")
+            await it.reached(run_id, "succeeded", 10)
             await it.stop()
         finally:
             await it.close()

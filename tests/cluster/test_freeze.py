@@ -53,7 +53,7 @@ async def test_what_a_zombie_claims_after_its_burial_is_not_forgotten(url: str, 
         run_id = await it.enqueue("nap", seconds=3.0)
         zombie.send(signal.SIGCONT)
         await zombie.said("ReplicaJoined", count=2)
-        row = await it.reached(run_id, "succeeded")
+        row = await it.reached(run_id, "succeeded", 20)
         assert row["replica_id"] == zombie.replica_id
         await it.stop()
     finally:

@@ -107,7 +107,7 @@ async def test_a_frozen_holder_is_replaced_and_finds_its_block_cancelled(url: st
             await it.further(5)
             old.send(signal.SIGSTOP)
             try:
-                taken = await new.said("Held", seconds=DEAD_AFTER + 4.0 if sqlite else PATIENCE)
+                taken = await new.said("Held", seconds=DEAD_AFTER + 4.0 if sqlite else 20.0)
                 await it.further(5)
                 break
             except AssertionError:
@@ -122,7 +122,7 @@ async def test_a_frozen_holder_is_replaced_and_finds_its_block_cancelled(url: st
         assert fences == sorted(fences), "the old holder went on after the new one had begun"
         # It waits for it again, and is not forgotten.
         await new.kill()
-        assert (await old.said("Held", count=2))["fence"] > taken["fence"]
+        assert (await old.said("Held", count=2, seconds=5.0))["fence"] > taken["fence"]
 
 
 async def test_what_is_killed_is_replaced_long_before_its_silence_tells(url: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_what_is_killed_is_replaced_long_before_its_silence_tells(url: str
         [waiting] = await it.start(1)
         await it.further(5)
         await holder.kill()
-        await waiting.said("Held")
+        await waiting.said("Held", seconds=20.0)
 
 
 async def test_things_of_one_key_never_overlap_on_five_replicas(url: str, tmp_path: Path) -> None:

@@ -85,4 +85,4 @@ async def _no_sessions_left(url: str) -> None:
         mine = "application_name like 'rota-%' and datname = current_database()"
         return not await execute(url, f"select pid from pg_stat_activity where {mine}")
 
-    await until("no session is left", none)
+    await until("no session is left", none, 3.0)
