@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-AHEAD, BEHIND = 0.01, 0.01
-"""Seconds: enough for a thread that slept to wake up and say what it has room for, and for a tick to be made."""
+AHEAD, BEHIND = 0.02, 0.01
+"""Seconds: enough for a thread that slept to wake up, ask and decide, and for a tick to be made."""
 
 
 class Race:

@@ -515,7 +515,8 @@ class Store(Roles, Singletons, Locks, Nodes, Diagnosis):
         start: Start = nowhere,
         wait: float = 0.0,
     ) -> Fired:
-        """Turn due schedules into ticks, in one transaction, which may begin so many seconds ahead.
+        """Turn due schedules into ticks, in one transaction: those that are due now, or in so many seconds, which are
+        waited for. What is decided ahead is made only where nothing has changed since, else it is left as it is.
 
         Claims up to `limit` enabled, valid schedules of `jobs` whose `next_run_at` is null or has come, best priority
         and longest overdue first, except `leave` and those that another transaction has locked; with `advisory` takes

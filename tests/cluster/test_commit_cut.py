@@ -23,6 +23,7 @@ POSTGRES = [
     "claim_runs.one",
     "finish_runs",
     "enqueue",
+    "fire_due.awaited",
     "block fire_due.plain",
     "block fire_due.write",
     "block effect",

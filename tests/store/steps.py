@@ -15,6 +15,7 @@ from typing import Any, Literal
 import asyncpg
 import msgspec
 
+from rota.contract.places import Start, nowhere
 from rota.policy import Decider
 from rota.settings import Settings
 from rota.store import (
@@ -102,9 +103,12 @@ async def fire(
     advisory: bool = True,
     leave: Sequence[int] = (),
     deciding: Decide = decide,
+    start: Start = nowhere,
     wait: float = 0.0,
 ) -> Fired:
-    return await store.fire_due(deciding, jobs=jobs, limit=limit, advisory=advisory, leave=leave, wait=wait)
+    return await store.fire_due(
+        deciding, jobs=jobs, limit=limit, advisory=advisory, leave=leave, start=start, wait=wait
+    )
 
 
 async def scheduled(store: Store, **fields: Any) -> ScheduleRow:

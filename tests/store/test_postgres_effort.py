@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from rota.contract.places import Places
 from rota.scheduler import Scheduler
 from rota.store import Claim, Fired, JobRow, NewRun, Outcome, RunFilter
 from rota.stores.postgres import connection as pg
-from rota.stores.postgres import runs
+from rota.stores.postgres import runs, ticks
 from rota.stores.postgres.pool import Connection
 from rota.stores.postgres.route import STATEMENTS
 from rota.stores.postgres.store import PostgresStore
 from tests.harness import KINDS, Databases, execute
 from tests.store.conftest import emptied
-from tests.store.steps import JOB, count, decide, opened
+from tests.store.steps import JOB, count, decide, opened, set_clock
 
 POSTGRES = [kind for kind in KINDS if kind != "sqlite"]
 
@@ -53,6 +54,7 @@ class Sent:
         self._names = {sql: name for name, sql in pg.QUERIES.items()}
         self._names |= dict.fromkeys(runs._ENQUEUES, "enqueue")
         self._names |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
+        self._names[ticks._COMING] = "fire_due.coming"
 
     def note(self, query: Any) -> None:
         self._log.append(self._names.get(query.query) or query.query.split()[0].strip(";").lower())
@@ -265,6 +267,26 @@ async def test_250_ticks_that_start_take_no_more(url: str, sent: Sent) -> None:
         assert await count(url, "ready") == 0
 
 
+async def test_a_tick_that_is_awaited_is_one_statement_when_it_is_due(url: str, sent: Sent) -> None:
+    async with opened(url) as store:
+        await execute(url, DUE.replace("generate_series(1, 250)", "generate_series(1, 100)"))
+        await execute(url, "update scheduler_configs set concurrency_limit = 0")
+        await store.fire_due(decide, jobs=["a"], limit=250, advisory=True, leave=[])
+        while await count(url, "job_runs") == 100:  # again where the machine was too slow for it
+            await sent.take()
+            await set_clock(url, await _next(url) - timedelta(seconds=0.3))
+            await store.fire_due(decide, jobs=["a"], limit=250, advisory=True, leave=[], wait=0.3)
+        assert await sent.take() == ["fire_due.coming", "fire_due.taken", "fire_due.awaited"]
+        assert await count(url, "job_runs") == 200
+        assert await transactions(url, "(select xmin from job_runs where id > 100) as r", "scheduler_configs") == 1
+
+
+async def _next(url: str) -> datetime:
+    [(at,)] = await execute(url, "select min(next_run_at) from scheduler_configs")
+    assert isinstance(at, datetime)
+    return at
+
+
 async def test_a_replica_with_nothing_to_do_sends_one_statement_at_a_time(url: str, sent: Sent) -> None:
     async with opened(url) as store:
         scheduler = Scheduler(
@@ -326,6 +348,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
         *(sql for name, sql in pg.QUERIES.items() if not name.startswith("diagnose.")),
         *runs._ENQUEUES,
         *(runs._claim_query(n) for n in (1, 2, 4, 8, 16)),
+        ticks._COMING,
     }
     assert max(len(sql) for sql in statements) < 15 * 1024
     assert len(statements) < STATEMENTS
@@ -459,6 +482,7 @@ COMPOSED = {
     "enqueue.one": runs._FRESH[1],
     "enqueue.keyed": runs._CAREFUL[0],
     "enqueue.known": runs._KNOWN[0],
+    "fire_due.coming": ticks._COMING,
 }
 
 # The tables that grow with what there is to do or was done. The others have a row per job, replica or batch.
@@ -489,7 +513,9 @@ INDEXES = {
     "enqueue.known": {"jobs_pkey"},
     "fire_due.claim": {"scheduler_configs_due"},
     "fire_due.taken": {"scheduler_locks_config", "waiting_for_config", "jobs_pkey"},
-    "fire_due.plain": {"job_runs_tick", "scheduler_configs_pkey", "ready_pkey"},
+    "fire_due.coming": {"scheduler_configs_due"},
+    "fire_due.plain": set(),  # a function, too
+    "fire_due.awaited": set(),
     "fire_due.write": {"job_runs_tick", "scheduler_configs_pkey"},
     "promote_due": {"delayed_pkey", "job_runs_pkey", "scheduler_configs_pkey", "jobs_pkey"},
     "admit_waiting": {"waiting_for_config", "waiting_for_job", "waiting_pkey", "job_runs_pkey"},
@@ -511,6 +537,11 @@ INDEXES = {
     "mark_unknown": {"scheduler_configs_due"},
 }
 
+TEN_TICKS = (
+    f"'{{{', '.join(str(2000 * n) for n in range(1, 11))}}}', '{{{', '.join('0' * 10)}}}', "
+    f"'{{{', '.join(['2e9'] * 10)}}}', '{{{', '.join('0' * 10)}}}', 7, 1, '', '{{known-0}}', '{{0}}'"
+)
+
 # (statement, its values, the most pages that it may touch)
 EFFORTS = [
     ("claim_runs.1", "7, 1, 10, 0, 10, 'known-7'", 200),
@@ -529,7 +560,10 @@ EFFORTS = [
     ("enqueue.existing", "'{1, 2, 3}', '{known-1, known-2, known-3}', '{a, b, c}'", 100),
     ("declare.existing", "'{known-1}', '{1}'", 100),
     ("beat", f"1, false, true, {pg.CARETAKER}, {pg.REPLICAS}, 5, true", 50),
-    ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}, -1, '0001-01-01', 0", 400),
+    ("fire_due.claim of 100", f"array[{JOBS}], '{{}}', 100, true, {pg.NAMESPACE}, -1, '0001-01-01', 0, 0", 400),
+    ("fire_due.coming of 100", f"array[{JOBS}], '{{}}', 101, false, {pg.NAMESPACE}, -1, '0001-01-01', 0, 0.02", 400),
+    ("fire_due.plain of 10", TEN_TICKS, 700),
+    ("fire_due.awaited of 10", f"'2020-01-01', '2090-01-01', {TEN_TICKS}, true, {pg.NAMESPACE}", 800),
 ]
 EMPTY, FILLED, ANALYZED = "when the tables were empty", "when they had been filled", "when they had been analyzed"
 

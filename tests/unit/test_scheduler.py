@@ -23,6 +23,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
+        self.waits: list[float] = []
         self.due = 0
         self.due_in: float | None = None
         self.delayed = self.waiting = self.starts = False
@@ -33,6 +34,7 @@ class Counting:
         return Agenda(due=due, delayed=self.delayed, due_in=self.due_in, delayed_in=None, waiting=self.waiting)
 
     async def fire_due(self, _: object, *, limit: int, wait: float, **more: Any) -> Fired:
+        self.waits.append(wait)
         await asyncio.sleep(wait)
         self.asked["fire_due"] += 1
         fired = min(self.due, limit)
@@ -148,6 +150,7 @@ async def test_the_worker_says_what_it_has_room_for_before_the_tick_is_due(now: 
     assert not hands.filled
     await stepping
     assert hands.offered == [{"agenda": 1}]
+    assert store.waits == [2 * AHEAD]
     assert len(hands.filled) == 1
 
 

@@ -1,59 +1,34 @@
-"""Schedules on Postgres: declared, edited, fired."""
+"""Schedules on Postgres: declared, edited, triggered."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from datetime import datetime
+from typing import Any
 
 import asyncpg
 import msgspec
 
-from rota.clock import steady
-from rota.contract.places import Start, nowhere
 from rota.errors import BadInput, NotFound, StaleWrite
-from rota.settings import Settings
 from rota.store import (
-    Agenda,
-    Claim,
-    Decide,
-    Decision,
     Declaration,
-    DueSchedule,
     Enqueued,
-    Fired,
     JobRow,
     Revise,
     RunRow,
     ScheduleRow,
     TrippedBreaker,
-    begun,
     changed_fields,
-    instant,
     tick_key,
 )
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres.base import PostgresBase
-from rota.stores.postgres.front import Front
 from rota.timetable import TZDATA_VERSION, next_by_rules
 
-_Reached: TypeAlias = tuple[int, datetime, int]
-"""Priority, due time and id of a schedule."""
-_NEVER = datetime(1, 1, 1, tzinfo=UTC)
-_FRONT: _Reached = (-1, _NEVER, 0)
-_DECIDED_BY = DueSchedule.__struct_fields__.index("held")
-"""So many columns of a claimed row are what a decision is made by."""
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Declaration))
 
 
 class PostgresSchedules(PostgresBase):
-    most_locked = 500  # advisory locks live in shared memory, which is small and everybody's
-
-    def __init__(self, settings: Settings, *, tag: str | None = None, pool_size: int = 8) -> None:
-        super().__init__(settings, tag=tag, pool_size=pool_size)
-        self._front: Front[_Reached] = Front(_FRONT)
-
     async def declare(self, jobs: Sequence[JobRow], schedules: Sequence[Declaration]) -> None:
         async def transition(connection: pg.Connection) -> None:
             keys = pg.columns(sorted((s.job_id, s.name) for s in schedules), 2)
@@ -169,152 +144,8 @@ class PostgresSchedules(PostgresBase):
     async def tripped_breakers(self) -> list[TrippedBreaker]:
         return [TrippedBreaker(**dict(row.items())) for row in await self.fetch("tripped_breakers")]
 
-    async def fire_due(
-        self,
-        decide: Decide,
-        *,
-        jobs: Sequence[str],
-        limit: int,
-        advisory: bool,
-        leave: Sequence[int],
-        start: Start = nowhere,
-        wait: float = 0.0,
-    ) -> Fired:
-        front, due_at = self._front.start(), steady() + wait
-
-        async def transition(connection: pg.Connection) -> Fired:
-            await asyncio.sleep(due_at - steady())
-            claimed = await connection.fetch(
-                pg.QUERIES["fire_due.claim"], list(jobs), list(leave), limit, advisory, pg.NAMESPACE, *front
-            )
-            self._front.note(front, _reached(claimed[-1]) if len(claimed) == limit else None)
-            contended = tuple(row["id"] for row in claimed if not row["locked"])
-            due = await _due(connection, [row for row in claimed if row["locked"]])
-            if not due:
-                return Fired(contended=contended)
-            now = instant(claimed[0]["now"])
-            return await _write(connection, now, decide(now, due), contended, start)
-
-        fired = await self.whole(transition)
-        if not fired.schedules and not fired.contended and front != _FRONT:
-            return await self.fire_due(decide, jobs=jobs, limit=limit, advisory=advisory, leave=leave, start=start)
-        return fired
-
-    async def promote_due(self, limit: int) -> int:
-        return int(await self.fetch_value("promote_due", limit))
-
-    async def admit_waiting(self) -> int:
-        async def transition(connection: pg.Connection) -> int:
-            schedules = [row["id"] for row in await connection.fetch(pg.QUERIES["admit_waiting.schedules"])]
-            jobs = [row["job_id"] for row in await connection.fetch(pg.QUERIES["admit_waiting.jobs"])]
-            if not schedules and not jobs:
-                return 0
-            return int(await connection.fetchval(pg.QUERIES["admit_waiting"], schedules, jobs))
-
-        return await self.whole(transition)
-
-    async def agenda(self, jobs: Sequence[str]) -> Agenda:
-        [row] = await self.fetch("agenda", list(jobs))
-        return Agenda(**dict(row.items()))
-
     async def mark_unknown(self) -> list[tuple[int, str]]:
         return [(row["id"], row["invalid_reason"]) for row in await self.fetch("mark_unknown")]
-
-
-def _reached(row: asyncpg.Record) -> _Reached:
-    at = row["next_run_at"]
-    return row["priority"], _NEVER if at is None else instant(at), row["id"]
-
-
-async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:
-    """The claimed rows with their slots and the breaker of their job, read after the rows were locked."""
-    if not rows:
-        return []
-    ids, names = [row["id"] for row in rows], list({row["job_id"] for row in rows})
-    taken: dict[int | str, asyncpg.Record] = {
-        row["job_id"] or row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.taken"], ids, names)
-    }
-    breakers: dict[str, asyncpg.Record] = {}
-    if tripped := sorted(name for name in names if name in taken and taken[name]["breaker"] != "closed"):
-        breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
-    due = [DueSchedule(None if row[0] is None else instant(row[0]), *row[1:_DECIDED_BY]) for row in rows]
-    if not taken:
-        return due
-    for place, schedule in enumerate(due):
-        if schedule.id in taken or schedule.job_id in taken:
-            mine, of_job, breaker = taken.get(schedule.id), taken.get(schedule.job_id), breakers.get(schedule.job_id)
-            due[place] = msgspec.structs.replace(
-                schedule,
-                held=mine["held"] if mine else 0,
-                waiting=mine["waiting"] if mine else 0,
-                job_limited=of_job is not None and of_job["limited"],
-                breaker=breaker["breaker"] if breaker else "closed",
-                breaker_retry_at=breaker["retry_at"] if breaker else None,
-            )
-    return due
-
-
-async def _write(
-    connection: pg.Connection, now: datetime, decisions: list[Decision], contended: tuple[int, ...], start: Start
-) -> Fired:
-    plain = [d for d in decisions if d.plain]
-    others = [d for d in decisions if not d.plain] if len(plain) < len(decisions) else []
-    runs = ready = made = advanced = 0
-    claims: tuple[Claim, ...] = ()
-    if plain:
-        places = start()
-        values = (
-            pg.numbers([d.schedule.id for d in plain]),
-            pg.numbers([d.schedule.version for d in plain]),
-            pg.numbers([d.next_run_at.timestamp() if d.next_run_at else None for d in plain]),
-            pg.numbers(places.given_to(d.schedule.job_id for d in plain) if places else []),
-        )
-        claimed = (places.token, places.replica_id) if places else (None, None)
-        lanes = pg.columns(places.jobs if places else (), 2)
-        [written] = await connection.fetch(pg.QUERIES["fire_due.plain"], *values, *claimed, TZDATA_VERSION, *lanes)
-        if places and written["begun"]:
-            ids = dict(zip(written["of"], written["begun"], strict=True))
-            claims = tuple(
-                begun(places.token, ids[d.schedule.id], d.schedule, d.ticks[0]) for d in plain if d.schedule.id in ids
-            )
-        runs = made = written["made"]
-        ready = runs - len(claims)
-        advanced = written["advanced"]
-    if others:
-        [written] = await _write_others(connection, others)
-        runs, ready, made = runs + written["runs"], ready + written["ready"], made + written["made"]
-        advanced += written["advanced"]
-    if advanced != len(decisions):
-        raise StaleWrite("a schedule was changed while its ticks were made; nothing was written")
-    started = [tick.due_at for d in decisions for tick in d.ticks if tick.place == "ready"]
-    return Fired(
-        schedules=len(decisions),
-        runs=runs,
-        ready=ready,
-        skipped=made - runs,
-        contended=contended,
-        invalid=tuple((d.schedule.id, d.invalid_reason) for d in decisions if d.invalid_reason),
-        lateness=(now - min(started)).total_seconds() if started else 0.0,
-        claims=claims,
-    )
-
-
-async def _write_others(connection: pg.Connection, decisions: list[Decision]) -> list[asyncpg.Record]:
-    ticks = [
-        (d.schedule.id, d.schedule.job_id, tick.key, d.schedule.parameters, d.schedule.priority,
-         None if tick.place == "ready" else tick.place,
-         tick.reason, tick.due_at, tick.missed_from, tick.missed_to, tick.missed_count,
-         d.schedule.concurrency_limit > 0, d.schedule.job_limited, d.schedule.lock_timeout_seconds)
-        for d in decisions for tick in d.ticks
-    ]  # fmt: skip
-    if stopping := [d.schedule.id for d in decisions if d.cancel_running]:
-        await connection.fetch(pg.QUERIES["fire_due.cancel"], stopping)
-    if probing := [d.schedule.job_id for d in decisions if d.probe]:
-        await connection.fetch(pg.QUERIES["fire_due.probe"], probing)
-    frontier = [(d.schedule.id, d.schedule.version, d.next_run_at, d.invalid_reason) for d in decisions]
-    return await connection.fetch(
-        pg.QUERIES["fire_due.write"], *pg.columns(ticks, 14), *pg.columns(frontier, 4), TZDATA_VERSION
-    )
 
 
 async def _follow_the_rules(connection: pg.Connection, jobs: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The Postgres store: its life, its schema. The rest is in schedules.py, runs.py and replicas.py."""
+"""The Postgres store: its life, its schema. The rest is in ticks.py, schedules.py, runs.py and replicas.py."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rota.stores.postgres.route import Route, connect, find_route
 from rota.stores.postgres.runs import PostgresRuns
 from rota.stores.postgres.schedules import PostgresSchedules
 from rota.stores.postgres.singletons import PostgresSingletons
+from rota.stores.postgres.ticks import PostgresTicks
 from rota.stores.queries import load_migrations
 
 _TRANSACTIONS = 16
@@ -43,6 +44,7 @@ create table if not exists rota.migrations (
 
 class PostgresStore(
     PostgresSchedules,
+    PostgresTicks,
     PostgresRuns,
     PostgresReplicas,
     PostgresRoles,

@@ -338,3 +338,120 @@ begin
     end if;
     more := false;
 end $$;
+
+-- Ticks of schedules of which one is ready and nothing else is to be said, which is nearly all of them: all that their runs
+-- need is in their rows. A tick that somebody made by hand is there already; nobody makes one without the row's lock.
+-- Those that have a place begin at once, as if they had been claimed; but not before what is ready and should go first.
+create function rota.make_ticks(
+    ids integer[], versions bigint[], followings float8[], lanes integer[], token bigint, replica integer, edition text,
+    jobs text[], job_lanes integer[],
+    out made bigint, out advanced bigint, out begun bigint[], out begun_of integer[])
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    with clock as materialized (select rota.rota_now() as now),
+    first as materialized (
+        select l.lane, min(front.rank) as rank
+        from unnest(jobs, job_lanes) as l (job_id, lane)
+        cross join lateral (select r.rank from rota.ready r where r.job_id = l.job_id order by r.rank limit 1) as front
+        group by l.lane
+    ),
+    known as materialized (
+        select nextval('rota.job_runs_id_seq') as id, s.id as config_id, s.place, s.job_id, s.parameters, s.priority,
+               s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds, s.rank, s.key,
+               to_timestamp(f.following) as following,
+               f.lane is not null
+                   and s.rank <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
+               (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = s.key) is null as fresh
+        from unnest(ids, versions, followings, lanes) as f (id, version, following, lane)
+        -- One row at a time, and not as a join, which might read all schedules there are.
+        cross join lateral (
+            select c.*, c.ctid as place, rota.rank(c.next_run_at, c.priority) as rank,
+                   'schedule:' || rota.microseconds(c.next_run_at) || '000' as key
+            from rota.scheduler_configs c where c.id = f.id and c.version = f.version offset 0) as s
+    ),
+    made as (
+        insert into rota.job_runs
+            (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at,
+             state, attempt, lock_token, replica_id, started_at)
+        select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now,
+               case when begun then 'running'::rota.run_state else 'queued' end, begun::integer,
+               case when begun then token end, case when begun then replica end, case when begun then now end
+        from known, clock where fresh
+    ),
+    made_ready as (
+        insert into rota.ready (rank, id, job_id, slot, ids)
+        select rank, min(id), job_id, slot, array_agg(id) from known where fresh and not begun
+        group by job_id, rank, slot, rota.handful(id)
+    ),
+    batch as (
+        insert into rota.claims (token, replica_id, ids)
+        select token, replica, array_agg(id) from known where fresh and begun having count(*) > 0
+    ),
+    took_slot as (
+        insert into rota.scheduler_locks (lock_token, config_id, replica_id, timeout_seconds, acquired_at, expires_at)
+        select id, config_id, case when begun then replica end, lock_timeout_seconds, now,
+               case when begun then now + lock_timeout_seconds * interval '1 second' else 'infinity' end
+        from known, clock where fresh and slot
+    ),
+    advanced as (
+        update rota.scheduler_configs c
+        set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = edition,
+            run_count = c.run_count + fresh::integer, last_run_id = case when fresh then known.id else c.last_run_id end
+        from known where c.ctid = known.place
+        returning c.id
+    )
+    select count(*) filter (where fresh), (select count(*) from advanced),
+           array_agg(id) filter (where fresh and begun), array_agg(config_id) filter (where fresh and begun)
+    into made, advanced, begun, begun_of
+    from known;
+end $$;
+
+-- Ticks of one instant that were decided on before it came: made in it, in one trip, where nothing has changed since and
+-- nothing stands in their way. Whoever comes a moment too soon waits here, by the clock that decides. What is looked at
+-- after the rows are locked is looked at by statements of their own, which see what was committed by then.
+create function rota.make_awaited_ticks(
+    instant timestamptz, until timestamptz, ids integer[], versions bigint[], followings float8[], lanes integer[],
+    token bigint, replica integer, edition text, jobs text[], job_lanes integer[], advisory boolean, namespace integer,
+    out made bigint, out advanced bigint, out begun bigint[], out begun_of integer[], out late float8)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now  timestamptz;
+    mine integer[];
+begin
+    perform pg_sleep(least(date_part('epoch', instant - rota.rota_now()), 0.02));
+    now := rota.rota_now();
+    late := date_part('epoch', now - instant);
+    advanced := 0;
+    if now < instant or now > until then
+        return;
+    end if;
+    mine := array(
+        select f.id from unnest(ids, versions) as f (id, version)
+        cross join lateral (
+            select from rota.scheduler_configs c
+            where c.id = f.id and c.version = f.version and c.next_run_at = instant and c.invalid_reason is null
+            for update skip locked) as c);
+    if advisory then
+        mine := array(select l.id from (
+            select id, pg_try_advisory_xact_lock(namespace, id) as locked from unnest(mine) as id offset 0) as l
+            where l.locked);
+    end if;
+    mine := array(
+        select c.id from rota.scheduler_configs c
+        where c.id = any(mine)
+            and not exists (select from rota.jobs j
+                            where j.job_id = c.job_id and (j.concurrency_limit > 0 or j.breaker <> 'closed'))
+            and (c.concurrency_limit = 0 or c.concurrency_limit > (
+                     select count(*) from rota.scheduler_locks l where l.config_id = c.id and l.expires_at > now
+                 ) + (select count(*) from rota.waiting w where w.by_config and w.config_id = c.id)));
+    if cardinality(mine) > 0 then
+        select t.* into made, advanced, begun, begun_of
+        from (select array_agg(id) as ids, array_agg(version) as versions, array_agg(following) as followings,
+                     array_agg(lane) as lanes
+              from unnest(ids, versions, followings, lanes) as f (id, version, following, lane) where id = any(mine)) as f
+        cross join lateral rota.make_ticks(
+            f.ids, f.versions, f.followings, f.lanes, token, replica, edition, jobs, job_lanes) as t;
+    end if;
+end $$;

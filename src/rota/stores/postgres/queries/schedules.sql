@@ -117,8 +117,10 @@ from rota.jobs where breaker <> 'closed' and breaker_changed_at is not null orde
 
 -- name: fire_due.claim
 -- The CTE is materialized, so each advisory lock is tried once, and only for the rows that were claimed. Times that every
--- row has travel as numbers, which the driver reads faster.
-with clock as materialized (select now, rota.microseconds(now) as at from rota.rota_now() as now),
+-- row has travel as numbers, which the driver reads faster. Without its lock it is a look at what will be due in $9 seconds.
+with clock as materialized (
+    select now + $9::float8 * interval '1 second' as until, rota.microseconds(now) as at from rota.rota_now() as now
+),
 due as materialized (
     select d.* from rota.priorities p
     cross join lateral (
@@ -129,14 +131,14 @@ due as materialized (
                c.skip_if_older_than_seconds
         from rota.scheduler_configs c
         where c.enabled and c.invalid_reason is null and c.priority = p.priority
-            and coalesce(c.next_run_at, '-infinity') <= (select now from clock)
+            and coalesce(c.next_run_at, '-infinity') <= (select until from clock)
             and (coalesce(c.next_run_at, '-infinity'), c.id) >
                 (case when p.priority = $6 then $7::timestamptz else '-infinity' end,
                  case when p.priority = $6 then $8::integer else 0 end)
             and c.job_id = any($1::text[]) and c.id <> all($2::integer[])
         order by coalesce(c.next_run_at, '-infinity'), c.id
         limit $3
-        for update of c skip locked
+        /* lock */ for update of c skip locked
     ) as d
     limit $3
 )
@@ -165,65 +167,12 @@ from rota.jobs where job_id = any($1::text[]) and breaker <> 'closed'
 order by job_id for update
 
 -- name: fire_due.plain
--- Schedules of which one tick is ready and nothing else is to be said, which is nearly all of them: all that their runs
--- need is in their rows. A tick that somebody made by hand is there already; nobody makes one without the row's lock.
--- Those that have a place begin at once, as if they had been claimed; but not before what is ready and should go first.
-with clock as materialized (select rota.rota_now() as now),
-first as materialized (
-    select l.lane, min(front.rank) as rank
-    from unnest($8::text[], $9::integer[]) as l (job_id, lane)
-    cross join lateral (select r.rank from rota.ready r where r.job_id = l.job_id order by r.rank limit 1) as front
-    group by l.lane
-),
-known as materialized (
-    select nextval('rota.job_runs_id_seq') as id, s.id as config_id, s.place, s.job_id, s.parameters, s.priority,
-           s.next_run_at as due_at, s.concurrency_limit > 0 as slot, s.lock_timeout_seconds, s.rank, s.key,
-           to_timestamp(f.following) as following,
-           f.lane is not null
-               and s.rank <= coalesce((select first.rank from first where first.lane = f.lane), 9223372036854775807) as begun,
-           (select r.id from rota.job_runs r where r.config_id = f.id and r.idempotency_key = s.key) is null as fresh
-    from unnest($1::text::integer[], $2::text::bigint[], $3::text::float8[], $4::text::integer[])
-        as f (id, version, following, lane)
-    -- One row at a time, and not as a join, which might read all schedules there are.
-    cross join lateral (
-        select c.*, c.ctid as place, rota.rank(c.next_run_at, c.priority) as rank,
-               'schedule:' || rota.microseconds(c.next_run_at) || '000' as key
-        from rota.scheduler_configs c where c.id = f.id and c.version = f.version offset 0) as s
-),
-made as (
-    insert into rota.job_runs
-        (id, job_id, config_id, idempotency_key, correlation_id, parameters, priority, run_at, due_at, created_at,
-         state, attempt, lock_token, replica_id, started_at)
-    select id, job_id, config_id, key, id::text, parameters::text::json, priority, due_at, due_at, now,
-           case when begun then 'running'::rota.run_state else 'queued' end, begun::integer,
-           case when begun then $5::bigint end, case when begun then $6::integer end, case when begun then now end
-    from known, clock where fresh
-),
-made_ready as (
-    insert into rota.ready (rank, id, job_id, slot, ids)
-    select rank, min(id), job_id, slot, array_agg(id) from known where fresh and not begun
-    group by job_id, rank, slot, rota.handful(id)
-),
-batch as (
-    insert into rota.claims (token, replica_id, ids)
-    select $5, $6, array_agg(id) from known where fresh and begun having count(*) > 0
-),
-took_slot as (
-    insert into rota.scheduler_locks (lock_token, config_id, replica_id, timeout_seconds, acquired_at, expires_at)
-    select id, config_id, case when begun then $6 end, lock_timeout_seconds, now,
-           case when begun then now + lock_timeout_seconds * interval '1 second' else 'infinity' end
-    from known, clock where fresh and slot
-),
-advanced as (
-    update rota.scheduler_configs c
-    set next_run_at = known.following, version = c.version + 1, paused_at = null, resumed_at = null, tzdata = $7,
-        run_count = c.run_count + fresh::integer, last_run_id = case when fresh then known.id else c.last_run_id end
-    from known where c.ctid = known.place
-    returning c.id
-)
-select count(*) filter (where fresh) as made, (select count(*) from advanced) as advanced,
-       array_agg(id) filter (where fresh and begun) as begun, array_agg(config_id) filter (where fresh and begun) as of
-from known
+select * from rota.make_ticks(
+    $1::text::integer[], $2::text::bigint[], $3::text::float8[], $4::text::integer[], $5, $6, $7, $8, $9)
+
+-- name: fire_due.awaited
+select * from rota.make_awaited_ticks(
+    $1, $2, $3::text::integer[], $4::text::bigint[], $5::text::float8[], $6::text::integer[], $7, $8, $9, $10, $11, $12, $13)
 
 -- name: fire_due.write
 -- The schedules are locked, and nobody makes a tick without that: a tick that is not there now will not be.
