@@ -117,6 +117,8 @@ class Scheduler(Service):
             return None
         if not self.race.is_close(agenda.due_in):
             return None
+        if agenda.delayed_in is not None and agenda.delayed_in < agenda.due_in:
+            return None
         # The store said so between the question and its answer. Whoever comes too soon finds nothing, and asks again.
         return max(agenda.due_in - (time.monotonic() - self._asked_at) / 2, 0.0)
 

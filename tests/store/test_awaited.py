@@ -177,10 +177,7 @@ async def test_what_is_changed_in_the_last_moment_is_not_made(url: str, moment: 
         await hour(url, 0)
         await scheduled(store)
         async with moment.before(url, 1) as awaiting:
-            half_past = (
-                "'2031-05-14 13:30:00.000000'" if url.startswith("sqlite") else "timestamptz '2031-05-14 13:30Z'"
-            )
-            await execute(url, f"update scheduler_configs set {CHANGES[change].replace('{half past}', half_past)}")
+            await execute(url, f"update scheduler_configs set {CHANGES[change]}")
         assert awaiting.fired.runs == 0
         assert await ledger(store) == []
 
@@ -299,6 +296,30 @@ async def test_a_decision_that_would_not_last_is_made_when_the_tick_is_due(url: 
         late = (decided[-1] - tick(1)).total_seconds()
         assert late > 0, "decided ahead"
         assert row.state == ("queued" if late < 0.1 else "skipped")
+
+
+async def test_no_more_are_made_in_one_transaction_than_it_is_told(url: str, moment: Moment) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        for n in range(5):
+            await scheduled(store, name=f"n{n}")
+        async with moment.before(url, 1, limit=2) as awaiting:
+            pass
+        assert awaiting.fired.schedules == 1, "the last of three"
+        assert await story(store) == [("queued", None, 1)] * 5
+
+
+async def test_one_of_which_more_is_to_be_said_keeps_no_other_waiting(url: str, moment: Moment) -> None:
+    async with opened(url) as store:
+        await hour(url, 0)
+        busy, free = [await scheduled(store, name=name) for name in ("busy", "free")]
+        await store.trigger(busy.id, None)
+        [by_hand] = await admitted(store)
+        async with moment.before(url, 1):
+            pass
+        assert await story(store, busy.id) == [("running", None, 1), ("skipped", "overlap", 1)]
+        assert await story(store, free.id) == [("queued", None, 1)]
+        await finish(store, by_hand)
 
 
 async def test_many_of_one_instant_are_all_made(url: str, moment: Moment) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from rota.clock import steady
-from rota.errors import BadInput
+from rota.errors import BadInput, StaleWrite
 from rota.store import Enqueued, JobRow, NewRun
 from rota.stores.postgres import caller, runs
 from rota.stores.postgres.connection import POOLED, QUERIES
@@ -19,7 +20,7 @@ from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute, ready
-from tests.store.steps import JOB, opened, several
+from tests.store.steps import JOB, decide, fire, hour, opened, scheduled, set_clock, several, tick
 
 
 @pytest.mark.parametrize("other", [JOB, "other"], ids=["one statement", "a transaction"])
@@ -300,3 +301,40 @@ async def test_who_asks_for_a_claim_that_is_being_committed_waits_for_it(databas
         # Voided: what might still come under the token fails as a whole.
         with pytest.raises(asyncpg.UniqueViolationError):
             await execute(url, "insert into claims values (8, 1, '{}')")
+
+
+# -- ticks that are awaited ------------------------------------------------------------------------
+
+
+async def test_to_look_at_what_is_coming_takes_no_lock(databases: Databases, tmp_path: Path) -> None:
+    """Somebody has hold of a job whose breaker is open: that is for the one who makes the tick, when it is due."""
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        assert isinstance(store, PostgresStore)
+        await store.declare([JobRow(job_id=JOB, breaker_failures=1)], [])
+        await hour(url, 0)
+        await scheduled(store)
+        await execute(url, "update jobs set breaker = 'open', breaker_changed_at = now()")
+        await set_clock(url, tick(1) - timedelta(seconds=30))
+        holder = await asyncpg.connect(url)
+        await holder.execute("begin; select from rota.jobs for update")
+        assert await store._decide_ahead(decide, [JOB], 10, [], 31.0) == []
+        await holder.close()
+
+
+async def test_a_tick_whose_schedule_did_not_move_is_not_made(databases: Databases, tmp_path: Path) -> None:
+    """Somebody's trigger keeps the row as it was."""
+    url = databases.new("postgres", tmp_path)
+    async with opened(url) as store:
+        await hour(url, 0)
+        await scheduled(store)
+        await execute(url, "create function nothing() returns trigger language plpgsql as 'begin return null; end'")
+        await execute(
+            url,
+            "create trigger held before update of next_run_at on scheduler_configs "
+            "for each row execute function nothing()",
+        )
+        await set_clock(url, tick(1) - timedelta(seconds=0.005))
+        with pytest.raises(StaleWrite, match="nothing was written"):
+            await fire(store, wait=0.004)
+        assert await execute(url, "select id from job_runs") == []

@@ -14,6 +14,7 @@ from rota.clock import steady
 from rota.stores.postgres import connection as pg
 from rota.stores.postgres import route
 from rota.stores.postgres.pool import Pool
+from rota.stores.postgres.route import Route
 from tests.app.waiting import until
 from tests.harness import Databases
 
@@ -54,6 +55,20 @@ async def sessions(url: str) -> int:
 async def test_a_connection_is_used_again(url: str) -> None:
     async with pooled(url) as pool:
         assert await pid(pool) == await pid(pool)
+
+
+@pytest.mark.parametrize("way", [Route.DIRECT, Route.TRANSACTION])
+async def test_what_was_committed_by_then_is_seen_whatever_the_database_has_by_default(url: str, way: Route) -> None:
+    connection = await asyncpg.connect(url)
+    database = await connection.fetchval("select current_database()")
+    await connection.execute(f"alter database {database} set default_transaction_isolation = 'repeatable read'")
+    await connection.close()
+    pool = pg.make_pool(url, "rota-pool-test", 1, way)
+    [isolation] = await pool.fetch("show transaction_isolation")
+    assert isolation[0] == "read committed"
+    async with pool.begin() as connection:
+        assert await connection.fetchval("show transaction_isolation") == "read committed"
+    await pool.close()
 
 
 async def test_a_failed_statement_costs_no_connection_and_leaves_nothing_behind(url: str) -> None:

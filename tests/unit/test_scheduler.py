@@ -26,12 +26,15 @@ class Counting:
         self.waits: list[float] = []
         self.due = 0
         self.due_in: float | None = None
+        self.delayed_in: float | None = None
         self.delayed = self.waiting = self.starts = False
 
     async def agenda(self, _: object) -> Agenda:
         self.asked["agenda"] += 1
         due = self.due > 0 and self.due_in is None
-        return Agenda(due=due, delayed=self.delayed, due_in=self.due_in, delayed_in=None, waiting=self.waiting)
+        return Agenda(
+            due=due, delayed=self.delayed, due_in=self.due_in, delayed_in=self.delayed_in, waiting=self.waiting
+        )
 
     async def fire_due(self, _: object, *, limit: int, wait: float, **more: Any) -> Fired:
         self.waits.append(wait)
@@ -251,6 +254,14 @@ async def test_what_waits_for_a_slot_is_not_asked_about_without_end_before_a_tic
     rounds = scheduler(store)
     store.waiting, store.due_in = True, AHEAD / 2
     assert await rounds.step() == pytest.approx(AHEAD / 2)
+
+
+async def test_a_delayed_run_that_comes_before_a_tick_does_not_wait_for_it(now: list[float]) -> None:
+    store = Counting()
+    rounds = scheduler(store)
+    store.due, store.due_in, store.delayed_in = 1, AHEAD, AHEAD / 4
+    assert await rounds.step() == pytest.approx(AHEAD / 4)
+    assert store.asked == {"agenda": 1}
 
 
 async def test_a_tick_that_has_begun_does_not_wait_for_a_slot(now: list[float]) -> None:

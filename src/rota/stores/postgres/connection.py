@@ -34,6 +34,8 @@ QUERIES = load_queries("rota.stores.postgres")
 # Commits that carry promises are durable, whatever the database's default.
 HANDLERS = {"lock_timeout": "5s", "synchronous_commit": "on", "tcp_user_timeout": "10000"}
 POOLED = HANDLERS | {
+    # Whatever the database's default: what is looked at after a lock must be what was committed by then.
+    "default_transaction_isolation": "read committed",
     # A frozen process must not keep row locks: the server ends its transaction.
     "idle_in_transaction_session_timeout": "3s",
     "statement_timeout": "30s",

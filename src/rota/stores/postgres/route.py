@@ -40,8 +40,9 @@ class Route(StrEnum):
 
 
 def local(settings: dict[str, str]) -> str:
-    """These settings for the rest of a transaction, as one round trip."""
-    return "; ".join(f"set local {k} = '{v}'" for k, v in settings.items() if not k.startswith(_OF_SESSIONS))
+    """These settings for the rest of a transaction, as one round trip. What a session gives each by default, it has."""
+    kept = {k.removeprefix("default_"): v for k, v in settings.items() if not k.startswith(_OF_SESSIONS)}
+    return "; ".join(f"set local {name} = '{value}'" for name, value in kept.items())
 
 
 def lasting(settings: dict[str, str]) -> str:

@@ -22,6 +22,8 @@ from rota.timetable import TZDATA_VERSION
 
 _Reached: TypeAlias = tuple[int, datetime, int]
 """Priority, due time and id of a schedule."""
+_Taken: TypeAlias = dict[int | str, asyncpg.Record]
+"""By schedule what it holds, by job what is to be said of it."""
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
 _FRONT: _Reached = (-1, _NEVER, 0)
 _DECIDED_BY = DueSchedule.__struct_fields__.index("held")
@@ -54,9 +56,8 @@ class PostgresTicks(PostgresBase):
         wait: float = 0.0,
     ) -> Fired:
         front, due_at = self._front.start(), steady() + wait
-        if wait > 0 and (decisions := await self._decide_ahead(decide, jobs, leave, wait)):
-            await asyncio.sleep(due_at - _EARLY - steady())
-            return await self._fire_awaited(decisions, advisory, start)
+        if wait > 0 and (decisions := await self._decide_ahead(decide, jobs, min(limit, _FEW), leave, wait)):
+            return await self._fire_awaited(decisions, advisory, start, due_at - _EARLY)
 
         async def transition(connection: pg.Connection) -> Fired:
             await asyncio.sleep(due_at - steady())
@@ -65,7 +66,7 @@ class PostgresTicks(PostgresBase):
             )
             self._front.note(front, _reached(claimed[-1]) if len(claimed) == limit else None)
             contended = tuple(row["id"] for row in claimed if not row["locked"])
-            due = await _due(connection, [row for row in claimed if row["locked"]])
+            due = await _claimed(connection, [row for row in claimed if row["locked"]])
             if not due:
                 return Fired(contended=contended)
             now = instant(claimed[0]["now"])
@@ -77,30 +78,38 @@ class PostgresTicks(PostgresBase):
         return fired
 
     async def _decide_ahead(
-        self, decide: Decide, jobs: Sequence[str], leave: Sequence[int], wait: float
+        self, decide: Decide, jobs: Sequence[str], limit: int, leave: Sequence[int], wait: float
     ) -> list[Decision]:
-        """On what is due at the next instant, if it is not much, all of it is plain, and stays so for a while."""
+        """On what is due at the next instant, if it is not much: those that are plain, and stay so for a while."""
         with pg.translated(self.settings.url):
             async with self.pool.use() as connection:
                 rows = await connection.fetch(
-                    _COMING, list(jobs), list(leave), _FEW + 1, False, pg.NAMESPACE, *_FRONT, wait + _EARLY
+                    _COMING, list(jobs), list(leave), limit + 1, False, pg.NAMESPACE, *_FRONT, wait + _EARLY
                 )
                 first = min((row["next_run_at"] or 0 for row in rows), default=0)
-                if len(rows) > _FEW or not rows or first <= rows[0]["now"]:
+                if len(rows) > limit or not rows or first <= rows[0]["now"]:
                     return []
-                due = await _due(connection, [row for row in rows if row["next_run_at"] == first])
-        at = instant(first)
-        decisions, later = decide(at, due), decide(at + _HOLDS, due)
-        if not all(d.plain for d in (*decisions, *later)):
-            return []
-        return decisions if [d.next_run_at for d in decisions] == [d.next_run_at for d in later] else []
+                rows = [row for row in rows if row["next_run_at"] == first]
+                taken = await _taken(connection, rows)
+        # Jobs of which there is more to be said are for the one who has their rows.
+        due, at = _due([row for row in rows if row["job_id"] not in taken], taken, {}), instant(first)
+        later = {d.schedule.id: d for d in decide(at + _HOLDS, due)}
+        return [d for d in decide(at, due) if d.plain and later.get(d.schedule.id) == d]
 
-    async def _fire_awaited(self, decisions: list[Decision], advisory: bool, start: Start) -> Fired:
+    async def _fire_awaited(self, decisions: list[Decision], advisory: bool, start: Start, early: float) -> Fired:
         """One statement, by itself a transaction: those of which nothing has changed since they were decided on."""
-        at, places = decisions[0].ticks[0].due_at, start()
-        [written] = await self.fetch(
-            "fire_due.awaited", at, at + _HOLDS, *_plain(decisions, places), advisory, pg.NAMESPACE
-        )
+        at = decisions[0].ticks[0].due_at
+
+        async def attempt() -> tuple[Places | None, asyncpg.Record]:
+            async with self.pool.use() as connection:
+                await asyncio.sleep(early - steady())
+                places = start()
+                values = (at, at + _HOLDS, *_plain(decisions, places), advisory, pg.NAMESPACE)
+                [written] = await connection.fetch(pg.QUERIES["fire_due.awaited"], *values)
+                return places, written
+
+        with pg.translated(self.settings.url):
+            places, written = await pg.retried(attempt)
         claims = _begun(decisions, places, written)
         return Fired(
             schedules=written["advanced"],
@@ -133,17 +142,23 @@ def _reached(row: asyncpg.Record) -> _Reached:
     return row["priority"], _NEVER if at is None else instant(at), row["id"]
 
 
-async def _due(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:
+async def _taken(connection: pg.Connection, rows: list[asyncpg.Record]) -> _Taken:
+    """What stands in the way of these schedules."""
+    ids, names = [row["id"] for row in rows], list({row["job_id"] for row in rows})
+    return {row["job_id"] or row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.taken"], ids, names)}
+
+
+async def _claimed(connection: pg.Connection, rows: list[asyncpg.Record]) -> list[DueSchedule]:
     """The claimed rows with their slots and the breaker of their job, read after the rows were locked."""
     if not rows:
         return []
-    ids, names = [row["id"] for row in rows], list({row["job_id"] for row in rows})
-    taken: dict[int | str, asyncpg.Record] = {
-        row["job_id"] or row["id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.taken"], ids, names)
-    }
-    breakers: dict[str, asyncpg.Record] = {}
-    if tripped := sorted(name for name in names if name in taken and taken[name]["breaker"] != "closed"):
+    taken, breakers = await _taken(connection, rows), dict[str, asyncpg.Record]()
+    if tripped := sorted({row["job_id"] for row in taken.values() if row["job_id"] and row["breaker"] != "closed"}):
         breakers = {row["job_id"]: row for row in await connection.fetch(pg.QUERIES["fire_due.breakers"], tripped)}
+    return _due(rows, taken, breakers)
+
+
+def _due(rows: list[asyncpg.Record], taken: _Taken, breakers: dict[str, asyncpg.Record]) -> list[DueSchedule]:
     due = [DueSchedule(None if row[0] is None else instant(row[0]), *row[1:_DECIDED_BY]) for row in rows]
     if not taken:
         return due

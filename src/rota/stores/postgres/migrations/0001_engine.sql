@@ -418,9 +418,14 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     now  timestamptz;
+    soon timestamptz;
     mine integer[];
 begin
-    perform pg_sleep(least(date_part('epoch', instant - rota.rota_now()), 0.02));
+    -- The server sleeps whole milliseconds, and up to one too long: the last one is watched.
+    perform pg_sleep(least(date_part('epoch', instant - rota.rota_now()), 0.02) - 0.001);
+    soon := clock_timestamp() + interval '1 millisecond';
+    while rota.rota_now() < instant and clock_timestamp() < soon loop
+    end loop;
     now := rota.rota_now();
     late := date_part('epoch', now - instant);
     advanced := 0;
@@ -453,5 +458,9 @@ begin
               from unnest(ids, versions, followings, lanes) as f (id, version, following, lane) where id = any(mine)) as f
         cross join lateral rota.make_ticks(
             f.ids, f.versions, f.followings, f.lanes, token, replica, edition, jobs, job_lanes) as t;
+        if advanced <> cardinality(mine) then
+            raise exception 'a schedule was changed while its ticks were made; nothing was written'
+                using errcode = 'serialization_failure';
+        end if;
     end if;
 end $$;
