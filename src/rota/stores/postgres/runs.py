@@ -35,9 +35,9 @@ _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
-_NONE = "INSERT 0 0"
+_NONE = b"INSERT 0 0"
 _KEYED = """on conflict (idempotency_key, job_id)
-    where config_id is null and idempotency_key is not null and idempotency_key not like 'schedule:%' do nothing"""
+    where config_id is null and due_at is null and idempotency_key is not null do nothing"""
 _UNLESS_LIMITED = "where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)"
 _TOGETHER, _ALONE = ("min(id)", "array_agg(id)", "group by run_at, rota.handful(id)"), ("id", "array[id]", "")
 _COLUMNS = ("bigint", "text", "text", "text", "bigint", "timestamptz", "float8")

@@ -57,8 +57,8 @@ with found as (
     select i.n, i.id as wanted, coalesce(
         (select r.id from rota.job_runs r where r.id = i.id),
         (select r.id from rota.job_runs r
-         where r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null
-             and r.idempotency_key is not null and r.idempotency_key not like 'schedule:%')) as id
+         where r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null and r.due_at is null
+             and r.idempotency_key is not null)) as id
     from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as i (id, job_id, key, n)
 )
 select n, id, id = wanted as created from found where id is not null
@@ -117,8 +117,8 @@ order by g.n
 -- A statement of its own: only a later snapshot sees the run of somebody who committed meanwhile.
 select i.n, r.id
 from json_to_recordset($1::text::json) as i (n bigint, job_id text, key text)
-join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null
-    and r.idempotency_key is not null and r.idempotency_key not like 'schedule:%'
+join rota.job_runs r on r.job_id = i.job_id and r.idempotency_key = i.key and r.config_id is null and r.due_at is null
+    and r.idempotency_key is not null
 
 -- name: claim_runs
 -- Of the rows that were found, as many as hold what is wanted; of the last one, a part. What is taken is what was deleted, or

@@ -148,7 +148,7 @@ create table job_runs (
 create unique index job_runs_tick on job_runs (config_id, idempotency_key) where config_id is not null;
 -- A deleted schedule leaves its ticks with no reference; they must not collide here.
 create unique index job_runs_key on job_runs (job_id, idempotency_key)
-    where config_id is null and idempotency_key is not null and substr(idempotency_key, 1, 9) <> 'schedule:';
+    where config_id is null and due_at is null and idempotency_key is not null;
 create index job_runs_correlation on job_runs (correlation_id);
 
 -- How a schedule is doing. A tick writes the schedule's row anyway; a run that succeeds writes nothing but its own.

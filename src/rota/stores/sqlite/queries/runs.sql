@@ -12,8 +12,7 @@ select json_group_array(id) from job_runs where id between ?1 and ?2
 
 -- name: enqueue.existing
 select id from job_runs
-where job_id = ?1 and idempotency_key = ?2 and config_id is null and idempotency_key is not null
-    and substr(idempotency_key, 1, 9) <> 'schedule:'
+where job_id = ?1 and idempotency_key = ?2 and config_id is null and due_at is null and idempotency_key is not null
 
 -- name: enqueue.ready
 -- Of the runs just made, which have the ids in between; likewise the next two.
