@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import asyncpg
 
 from rota.clock import steady
+from rota.stores.postgres.session import Session
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -28,38 +29,40 @@ _GRACE = 2.0
 class Pool:
     """At most so many connections; the one used last is used next, and those not needed for a minute are closed."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int, locally: str = "") -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Session]], most: int, locally: str = "") -> None:
         self._connect, self._most = connect, most
         # Set at the beginning of every transaction, and then everything is in one: the session is not ours.
         self._locally = locally
         self._places = _Places(most)
-        self._idle: dict[Connection, _Seen | None] = {}
-        self._in_use: dict[Connection, _Seen | None] = {}
+        self._idle: dict[Session, _Seen | None] = {}
+        self._in_use: dict[Session, _Seen | None] = {}
         self._tending: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement, by itself a transaction; its rows."""
+        return (await self.say(query, arguments))[0]
+
+    async def say(self, query: str, arguments: tuple[Any, ...]) -> tuple[list[asyncpg.Record], bytes]:
+        """One statement, by itself a transaction; its rows, and what the server says that it did."""
         if self._locally:
             async with self._use_locally() as connection:
-                return await connection.fetch(query, *arguments)
-        with _Lent(self, self.at_hand() or await self.take()) as connection:
-            return await connection.fetch(query, *arguments)
+                return await connection.say(query, arguments)
+        connection = self.at_hand() or await self.take()
+        try:
+            said = await connection.say(query, arguments)
+        except BaseException as error:
+            self.give_back(connection, error)
+            raise
+        self.give_back(connection)
+        return said
 
-    async def execute(self, query: str, *arguments: Any) -> str:
-        """One statement, by itself a transaction; what the server says that it did."""
-        if self._locally:
-            async with self._use_locally() as connection:
-                return await connection.execute(query, *arguments)
-        with _Lent(self, self.at_hand() or await self.take()) as connection:
-            return await connection.execute(query, *arguments)
-
-    def use(self) -> AbstractAsyncContextManager[Connection]:
+    def use(self) -> AbstractAsyncContextManager[Session]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""
         return self._use_locally() if self._locally else _Lent(self)
 
     @asynccontextmanager
-    async def _use_locally(self) -> AsyncIterator[Connection]:
+    async def _use_locally(self) -> AsyncIterator[Session]:
         async with _Lent(self) as connection, begun(connection, self._locally):
             yield connection
 
@@ -87,7 +90,7 @@ class Pool:
         idle, self._idle = self._idle, {}
         await asyncio.gather(*(_part(connection) for connection in idle))
 
-    def at_hand(self) -> Connection | None:
+    def at_hand(self) -> Session | None:
         """The one that was used last, where that needs no waiting: nearly always."""
         if self._idle and self._places.take_now():
             connection, _ = self._idle.popitem()
@@ -97,7 +100,7 @@ class Pool:
             self._places.release()
         return None
 
-    async def take(self) -> Connection:
+    async def take(self) -> Session:
         await self._places.acquire()
         try:
             connection = None
@@ -113,12 +116,14 @@ class Pool:
             self._tending = asyncio.get_running_loop().call_later(_TEND_EVERY, self._tend)
         return connection
 
-    def give_back(self, connection: Connection, sound: bool) -> None:
+    def give_back(self, connection: Session, error: BaseException | None = None) -> None:
+        """With the error that its use ended in: where that came from without, something may be under way still."""
         self._in_use.pop(connection, None)
         self._places.release()
         if connection.is_closed():
             return
-        if not sound or self._closed or connection.is_in_transaction():
+        cut_off = error is not None and (not isinstance(error, Exception) or isinstance(error, TimeoutError))
+        if cut_off or self._closed or connection.is_in_transaction():
             connection.terminate()
             return
         self._idle[connection] = None
@@ -173,24 +178,17 @@ class _Lent:
 
     __slots__ = ("_connection", "_pool")
 
-    def __init__(self, pool: Pool, connection: Connection | None = None) -> None:
-        self._pool, self._connection = pool, connection
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._connection: Session | None = None
 
-    def __enter__(self) -> Connection:
-        assert self._connection is not None
-        return self._connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        assert self._connection is not None
-        sound = error is None or (isinstance(error, Exception) and not isinstance(error, TimeoutError))
-        self._pool.give_back(self._connection, sound)
-
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> Session:
         self._connection = self._pool.at_hand() or await self._pool.take()
         return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.__exit__(kind, error, trace)
+        assert self._connection is not None
+        self._pool.give_back(self._connection, error)
 
 
 @asynccontextmanager

@@ -123,7 +123,7 @@ class PostgresReplicas(PostgresBase):
 
     async def hint(self, kind: Hint) -> None:
         with pg.translated(self.settings.url):
-            await self.pool.execute(pg.QUERIES["hint"], kind)
+            await self.pool.fetch(pg.QUERIES["hint"], kind)
 
     async def listen(self, heard: Callable[[Hint], None]) -> None:
         route = await self._find_control()

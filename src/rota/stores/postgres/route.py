@@ -20,6 +20,7 @@ import asyncpg
 
 from rota.errors import PooledConnection, StoreUnavailable
 from rota.stores.postgres.pool import Connection, begun
+from rota.stores.postgres.session import Session
 
 STATEMENTS = 250
 """How many prepared statements a connection keeps: more than we have."""
@@ -57,8 +58,10 @@ def options(route: Route, tag: str, settings: dict[str, str]) -> dict[str, Any]:
     return {"server_settings": given | {"application_name": tag}, "statement_cache_size": kept}
 
 
-async def connect(route: Route, url: str, tag: str, settings: dict[str, str], timeout: float) -> Connection:
-    connection: Connection = await asyncpg.connect(url, timeout=timeout, **options(route, tag, settings))
+async def connect(route: Route, url: str, tag: str, settings: dict[str, str], timeout: float) -> Session:
+    connection: Session = await asyncpg.connect(
+        url, timeout=timeout, connection_class=Session, **options(route, tag, settings)
+    )
     if route is Route.SESSION:
         try:
             await connection.execute(lasting(settings), timeout=timeout)

@@ -116,7 +116,7 @@ class PostgresRuns(PostgresBase):
                 if tell:
                     [[made, told]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
                 else:
-                    made = await self.pool.execute(query, *values) != _NONE
+                    made = (await self.pool.say(query, values))[1] != _NONE
                 if surely or self._unlimited(run.job_id, made, now):
                     return Enqueued(id=run_id, created=True, told=told)
             except pg.TRANSIENT:
@@ -195,7 +195,7 @@ class PostgresRuns(PostgresBase):
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
             now = steady()
             made = await connection.execute(_READY[one], job_id, priority, *values[:5])
-            if self._unlimited(job_id, made != _NONE, now):
+            if self._unlimited(job_id, made != _NONE.decode(), now):
                 return len(runs)
         return int(await connection.fetchval(known[one], job_id, priority, *values))
 
