@@ -48,6 +48,8 @@ class Arguments:
         self._names = [field[0] for field in fields]
         self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self._known = set(self._names)
+        self._plainly = len(self._positional) if len(self._positional) == len(self._known) else None
+        """So many arguments by position are all that there are."""
         self._needed = {field[0] for field in fields if len(field) == 2}
         self._encoder = msgspec.json.Encoder()
         struct = msgspec.defstruct(f"{job}.parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
@@ -58,7 +60,10 @@ class Arguments:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The arguments as a JSON object by name, checked as they will be when the run starts."""
-        values = self._bind(args, kwargs)
+        if not kwargs and len(args) == self._plainly:
+            values = dict(zip(self._positional, args, strict=True))
+        else:
+            values = self._bind(args, kwargs)
         try:
             encoded = self._encoder.encode(values)
         except (TypeError, ValueError, OverflowError) as error:
@@ -71,13 +76,14 @@ class Arguments:
         text = encoded.decode()
         if "\\u0000" in text:
             raise BadParameters(f"job {self._job!r}: the character NUL cannot be stored; leave it out")
-        self._read(text)
+        try:
+            self._decoder.decode(text)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise self._misfit(text, error) from None
         return text
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name. Where they plainly fit, the signature, which is slow, need not be asked."""
-        if not kwargs and len(args) == len(self._positional) == len(self._known):
-            return dict(zip(self._positional, args, strict=True))
+        """The arguments by name. Where they fit, the signature, which is slow, need not be asked."""
         values = dict(zip(self._positional, args, strict=False)) | kwargs
         once = len(values) == len(args) + len(kwargs)
         if once and not self._open and self._needed <= values.keys() <= self._known:
@@ -102,7 +108,10 @@ class Arguments:
         try:
             return self._decoder.decode(parameters)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise BadParameters(f"job {self._job!r}: parameters {parameters[:200]} do not fit: {error}") from None
+            raise self._misfit(parameters, error) from None
+
+    def _misfit(self, parameters: str, error: Exception) -> BadParameters:
+        return BadParameters(f"job {self._job!r}: parameters {parameters[:200]} do not fit: {error}")
 
 
 def _same(value: Any) -> Any:

@@ -104,14 +104,15 @@ def _storable(text: str) -> bool:
 _PLAIN = Options()
 
 
-class Call(Generic[R_co]):
+class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     """A run that is not made yet: a job with its arguments and options."""
 
-    __slots__ = ("job", "options", "parameters")
+    job: Job[Any, Any]
+    parameters: str
+    options: Options
 
-    def __init__(self, job: Job[Any, R_co], parameters: str, options: Options) -> None:
-        self.job: Job[Any, Any] = job
-        self.parameters, self.options = parameters, options
+    def __repr__(self) -> str:
+        return f"<Call of {self.job.name}>"
 
     @property
     def waits(self) -> bool:
