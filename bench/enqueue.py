@@ -55,7 +55,8 @@ async def _in_turn(rounds: int, count: int, *sides: Callable[[int], Awaitable[No
 
 
 async def _one_by_one(bench: Bench, store: str) -> None:
-    each, url = bench.many(100, 10), bench.database(store)
+    # In turns that are long enough: behind the other side everything is cold, and whoever does more has more of that.
+    each, rounds, url = bench.many(500, 10), bench.many(20, 3), bench.database(store)
     async with client(url) as app, _raw(bench, store, url) as raw:
         job = app.jobs["noop"]
 
@@ -69,7 +70,7 @@ async def _one_by_one(bench: Bench, store: str) -> None:
 
         await ours(0)
         await theirs(0)
-        rate, bare = middle(*await _in_turn(ROUNDS, each, ours, theirs))
+        rate, bare = middle(*await _in_turn(rounds, each, ours, theirs))
     bench.add("enqueue one by one", rate, "/s", store=store, raw=bare)
 
 
