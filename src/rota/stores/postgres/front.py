@@ -2,7 +2,7 @@
 
 While as much is there as was asked for, the next look begins behind the last one taken. It begins at the very beginning
 ten times a second, since something better may have come and others may have let go, and whenever there was less. Where
-that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a tenth of the time at most. One
+that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a twentieth of the time at most. One
 that took long after one that did not is no reason: that was the disk.
 """
 
@@ -15,7 +15,7 @@ from rota.clock import steady
 T = TypeVar("T")
 
 _LOOK_AGAIN, _LONGEST = 0.1, 5.0
-_SHARE = 0.1
+_SHARE = 0.05
 
 
 class Front(Generic[T]):
