@@ -12,15 +12,16 @@ import msgspec
 import pytest
 
 from rota.clock import steady
+from rota.contract.places import nowhere
 from rota.errors import BadInput, StaleWrite
 from rota.store import Enqueued, JobRow, NewRun
-from rota.stores.postgres import caller, runs
+from rota.stores.postgres import caller, runs, ticks
 from rota.stores.postgres.connection import POOLED, QUERIES
 from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 from tests.harness import Databases, execute, ready
-from tests.store.steps import JOB, decide, fire, hour, opened, scheduled, set_clock, several, tick
+from tests.store.steps import JOB, decide, hour, opened, scheduled, set_clock, several, tick
 
 
 @pytest.mark.parametrize("other", [JOB, "other"], ids=["one statement", "a transaction"])
@@ -324,10 +325,14 @@ async def test_to_look_at_what_is_coming_takes_no_lock(databases: Databases, tmp
         await holder.close()
 
 
-async def test_a_tick_whose_schedule_did_not_move_is_not_made(databases: Databases, tmp_path: Path) -> None:
+async def test_a_tick_whose_schedule_did_not_move_is_not_made(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody's trigger keeps the row as it was."""
+    monkeypatch.setattr(ticks, "_HOLDS", timedelta(seconds=20))
     url = databases.new("postgres", tmp_path)
     async with opened(url) as store:
+        assert isinstance(store, PostgresStore)
         await hour(url, 0)
         await scheduled(store)
         await execute(url, "create function nothing() returns trigger language plpgsql as 'begin return null; end'")
@@ -336,7 +341,9 @@ async def test_a_tick_whose_schedule_did_not_move_is_not_made(databases: Databas
             "create trigger held before update of next_run_at on scheduler_configs "
             "for each row execute function nothing()",
         )
-        await set_clock(url, tick(1) - timedelta(seconds=0.005))
+        await set_clock(url, tick(1) - timedelta(seconds=30))
+        decisions = await store._decide_ahead(decide, [JOB], 10, [], 31.0)
+        await set_clock(url, tick(1))
         with pytest.raises(StaleWrite, match="nothing was written"):
-            await fire(store, wait=0.004)
+            await store._fire_awaited(decisions, True, nowhere, 0.0)
         assert await execute(url, "select id from job_runs") == []
