@@ -104,15 +104,14 @@ def _storable(text: str) -> bool:
 _PLAIN = Options()
 
 
-class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
+class Call(Generic[R_co]):
     """A run that is not made yet: a job with its arguments and options."""
 
-    job: Job[Any, Any]
-    parameters: str
-    options: Options
+    __slots__ = ("job", "options", "parameters")
 
-    def __repr__(self) -> str:
-        return f"<Call of {self.job.name}>"
+    def __init__(self, job: Job[Any, R_co], parameters: str, options: Options) -> None:
+        self.job: Job[Any, Any] = job
+        self.parameters, self.options = parameters, options
 
     @property
     def waits(self) -> bool:

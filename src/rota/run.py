@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Run(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
+class Run(Generic[R_co]):
     """A handle on a run; it holds nothing but the id, so it is cheap to keep and to throw away."""
 
-    _app: Rota
-    id: int
-    """Its number, as in `job_runs`."""
-    job_id: str
-    """The job's name; empty for a handle that was made by `app.run`."""
-    created: bool = True
-    """False: its key had made it before; this is that run."""
+    __slots__ = ("_app", "created", "id", "job_id")
+
+    def __init__(self, app: Rota, run_id: int, job_id: str, *, created: bool = True) -> None:
+        self._app = app
+        self.id = run_id
+        """Its number, as in `job_runs`."""
+        self.job_id = job_id
+        """The job's name; empty for a handle that was made by `app.run`."""
+        self.created = created
+        """False: its key had made it before; this is that run."""
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.job_id}>"

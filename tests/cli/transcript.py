@@ -58,7 +58,7 @@ SCRIPT: list[Part | Shown] = [
     Part("Tables"),
     Shown("rota migrate --check", "Whether there is something to do, for scripts:", exit=1),
     Shown("rota migrate"),
-    Shown("rota sql --store postgres | head -12", "The same as [plain SQL](sql.md#migrations-as-sql), for a DBA:"),
+    Shown("rota sql --store postgres | head -13", "The same as [plain SQL](sql.md#migrations-as-sql), for a DBA:"),
     Part("Run", "Until SIGTERM or Ctrl-C.", a_service),
     Shown("rota run service:app --name web-0"),
     Part("Runs", "Times are UTC; of today's, the day is left out.", a_history),

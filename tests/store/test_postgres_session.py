@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,13 +37,13 @@ async def connected(url: str) -> AsyncIterator[Session]:
         connection.terminate()
 
 
-async def test_it_answers_with_rows_and_with_what_was_done(url: str) -> None:
+async def test_it_answers_with_rows(url: str) -> None:
     async with connected(url) as connection:
         await connection.execute("create table t (n integer, word text)")
         for n in range(3):
-            assert await connection.say("insert into t values ($1, $2)", (n, None)) == ([], b"INSERT 0 1")
-        rows, did = await connection.say("update t set word = $1 where n > $2 returning n", ("é", 0))
-        assert ([row["n"] for row in rows], did) == ([1, 2], b"UPDATE 2")
+            assert await connection.say("insert into t values ($1, $2)", (n, None)) == []
+        rows = await connection.say("update t set word = $1 where n > $2 returning n, word", ("é", 0))
+        assert [tuple(row) for row in rows] == [(1, "é"), (2, "é")]
 
 
 async def test_its_errors_are_the_drivers_and_it_goes_on(url: str) -> None:
@@ -52,14 +54,14 @@ async def test_its_errors_are_the_drivers_and_it_goes_on(url: str) -> None:
             await connection.say("insert into t values ($1)", (1,))
         with pytest.raises(asyncpg.DataError):
             await connection.say("insert into t values ($1)", ("no number",))
-        assert await connection.say("insert into t values ($1)", (2,)) == ([], b"INSERT 0 1")
+        assert await connection.say("insert into t values ($1)", (2,)) == []
 
 
 async def test_a_table_that_is_migrated_meanwhile_is_read_as_it_is_now(url: str) -> None:
     async with connected(url) as connection:
         await connection.execute("create table t as select 1 as n")
         for columns in ({"n": 1}, {"n": 1, "m": 2}):
-            [row], _ = await connection.say("select * from t", ())
+            [row] = await connection.say("select * from t", ())
             assert dict(row.items()) == columns
             await connection.execute("alter table t add column if not exists m integer default 2")
 
@@ -69,23 +71,50 @@ async def test_a_type_that_is_migrated_meanwhile_is_read_anew(url: str) -> None:
         await connection.execute(
             "create type pair as (a integer, b integer); create table t as select (1, 2)::pair as p"
         )
-        [row], _ = await connection.say("select p from t", ())
+        [row] = await connection.say("select p from t", ())
         assert tuple(row["p"]) == (1, 2)
         await connection.execute("alter type pair add attribute c integer")
         with pytest.raises(asyncpg.OutdatedSchemaCacheError):
             await connection.say("select p from t", ())
-        [row], _ = await connection.say("select p from t", ())
+        [row] = await connection.say("select p from t", ())
         assert tuple(row["p"]) == (1, 2, None)
 
 
 async def test_one_that_is_cut_off_does_not_answer_the_next_one(url: str) -> None:
     async with connected(url) as connection:
-        waiting = asyncio.create_task(connection.say("select pg_sleep($1)", (30.0,)))
-        await asyncio.sleep(0)
+        for seconds in (0.0, 30.0):  # the first one is prepared, too
+            waiting = asyncio.create_task(connection.say("select pg_sleep($1)", (seconds,)))
+            await asyncio.wait([waiting], timeout=None if seconds == 0 else 0.05)
         waiting.cancel()
         await asyncio.wait([waiting])
-        [row], _ = await connection.say("select $1::integer as n", (7,))
+        assert waiting.cancelled()
+        [row] = await connection.say("select $1::integer as n", (7,))
         assert row["n"] == 7
+
+
+async def test_a_session_that_somebody_clears_goes_on(url: str) -> None:
+    async with connected(url) as connection:
+        for n in range(3):
+            [row] = await connection.say("select $1::integer as n", (n,))
+            assert row["n"] == n
+            await asyncio.sleep(0)
+            if session.KNOWN:  # the driver's own statements are forgotten with it
+                await connection.execute("deallocate all")
+
+
+async def test_one_that_nobody_has_any_more_is_gone(url: str) -> None:
+    """It does not wait for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with connected(url) as connection:
+            await connection.say("select 1", ())
+            seen = weakref.ref(connection)
+            del connection
+        await asyncio.sleep(0)
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_whoever_listens_to_the_driver_hears_it(url: str) -> None:

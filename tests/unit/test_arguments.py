@@ -11,6 +11,8 @@ import pytest
 
 from rota.arguments import Arguments
 from rota.errors import BadParameters
+from rota.job import Call
+from rota.run import Run
 
 
 def plain(a: int, b: int = 2) -> None: ...
@@ -38,3 +40,11 @@ def test_they_fit_where_a_call_would(fn: Callable[..., Any], args: tuple[int, ..
         return
     wanted = bound | bound.pop("more", {})
     assert list(msgspec.json.decode(arguments.encode(args, kwargs)).items()) == list(wanted.items())
+
+
+def test_a_handle_may_be_named_in_a_signature() -> None:
+    """It is nobody's JSON, and no reason to refuse the job."""
+
+    def follow(n: int, after: Run[int] | None = None, then: Call[int] | None = None) -> Run[int] | None: ...
+
+    assert Arguments(follow, "follow").encode((1,), {}) == '{"n":1}'

@@ -2,8 +2,8 @@
 
 While as much is there as was asked for, the next look begins behind the last one taken. It begins at the very beginning
 ten times a second, since something better may have come and others may have let go, and whenever there was less. Where
-that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a twentieth of the time at most. One
-that took long after one that did not is no reason: that was the disk.
+that takes long, because somebody holds a snapshot and nothing can be cleaned up, it is a twentieth of the time at most.
+One that took long after one that did not is no reason: that was the disk.
 """
 
 from __future__ import annotations

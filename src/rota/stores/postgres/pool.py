@@ -41,21 +41,17 @@ class Pool:
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement, by itself a transaction; its rows."""
-        return (await self.say(query, arguments))[0]
-
-    async def say(self, query: str, arguments: tuple[Any, ...]) -> tuple[list[asyncpg.Record], bytes]:
-        """One statement, by itself a transaction; its rows, and what the server says that it did."""
         if self._locally:
             async with self._use_locally() as connection:
-                return await connection.say(query, arguments)
+                return await connection.fetch(query, *arguments)
         connection = self.at_hand() or await self.take()
         try:
-            said = await connection.say(query, arguments)
+            rows = await connection.say(query, arguments)
         except BaseException as error:
             self.give_back(connection, error)
             raise
         self.give_back(connection)
-        return said
+        return rows
 
     def use(self) -> AbstractAsyncContextManager[Session]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""

@@ -11,7 +11,6 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
-from asyncpg.protocol.protocol import BaseProtocol
 
 if TYPE_CHECKING:
     _Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
@@ -19,7 +18,18 @@ else:
     _Connection = asyncpg.Connection
 
 _ASKED = ["self", "state", "args", "portal_name", "limit", "return_extra", "timeout"]
-KNOWN = list(inspect.signature(BaseProtocol.bind_execute).parameters) == _ASKED
+
+
+def _known() -> bool:
+    try:
+        from asyncpg.protocol.protocol import BaseProtocol
+
+        return list(inspect.signature(BaseProtocol.bind_execute).parameters) == _ASKED
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return False
+
+
+KNOWN = _known()
 """Whether the driver's inside is as it was; else everything goes through its front door."""
 
 
@@ -31,26 +41,28 @@ class Session(_Connection):
         self._said: dict[str, Any] = {}
         """Statements that are prepared; there are only so many that rota says outside of a transaction."""
 
-    async def say(self, query: str, arguments: tuple[Any, ...]) -> tuple[list[asyncpg.Record], bytes]:
-        """One statement, outside of a transaction: its rows, and what the server says that it did."""
+    async def say(self, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+        """One statement, outside of a transaction; its rows."""
         driver: Any = self  # with what is inside
         if not KNOWN or not driver._stmt_cache_enabled or driver._query_loggers:
-            return await self._say_slowly(query, arguments)
-        statement: Any = self._said.get(query)
-        if statement is None:
-            statement = self._said[query] = await self.prepare(query)
+            return await self.fetch(query, *arguments)
+        state = self._said.get(query)
+        if state is None:
+            state = self._said[query] = await self._prepared(query)
         try:
-            rows, did, _ = await driver._protocol.bind_execute(statement._state, arguments, "", 0, True, None)
-        except asyncpg.InvalidCachedStatementError:  # nothing was done: a table is not what it was
+            rows: list[asyncpg.Record] = await driver._protocol.bind_execute(state, arguments, "", 0, False, None)
+            return rows
+        except (asyncpg.InvalidCachedStatementError, asyncpg.InvalidSQLStatementNameError):
+            # Nothing was done: a table is not what it was, or somebody has cleared the session.
             del self._said[query]
-            return await self._say_slowly(query, arguments)
+            return await self.fetch(query, *arguments)
         except asyncpg.OutdatedSchemaCacheError:
-            self._said.clear()
             await self.reload_schema_state()
+            self._said.clear()
             raise
-        return rows, did
 
-    async def _say_slowly(self, query: str, arguments: tuple[Any, ...]) -> tuple[list[asyncpg.Record], bytes]:
-        driver: Any = self
-        rows, did, _ = await driver._execute(query, arguments, 0, None, return_status=True)
-        return rows, did
+    async def _prepared(self, query: str) -> Any:
+        """Without the driver's handle, which would keep the connection alive that keeps it."""
+        handle: Any = await self.prepare(query)
+        handle._state.attach()
+        return handle._state

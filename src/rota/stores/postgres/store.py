@@ -28,7 +28,8 @@ _TRANSACTIONS = 16
 # Through a pooler only a transaction can keep the lock; where there is a session, it has the lock already. Then short
 # lock waits, so that a migration queued behind a long transaction does not stop everybody else.
 ONE_AT_A_TIME = f"""
-set local lock_timeout = 0; select pg_advisory_xact_lock({pg.MIGRATION}, 0); set local lock_timeout = '5s'
+set local transaction_isolation = 'read committed'; set local lock_timeout = 0;
+select pg_advisory_xact_lock({pg.MIGRATION}, 0); set local lock_timeout = '5s'
 """
 
 MIGRATIONS = load_migrations("rota.stores.postgres")
