@@ -7,15 +7,25 @@ import itertools
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import pytest
 
+from rota.contract.places import Places
+from rota.errors import RotaError
+from rota.policy import Decider
+from rota.store import Fired
+from rota.stores.postgres import ticks
+from rota.stores.postgres.store import PostgresStore
 from tests.cluster.cluster import ROUNDS, SCHEDULES, Cluster, Process, cluster
 from tests.cluster.judge import Schedule
-from tests.cluster.proxy import POSITIONS, Cut, Proxy
+from tests.cluster.proxy import POSITIONS, Cut, Position, Proxy
 from tests.harness import Databases
 from tests.patience import PATIENCE
+from tests.store.steps import JOB, fire, hour, ledger, new_token, opened, schedule, scheduled, set_clock, tick
 
 # The names of queries; those of a transaction of several statements stand for it.
 POSTGRES = [
@@ -23,7 +33,6 @@ POSTGRES = [
     "claim_runs.one",
     "finish_runs",
     "enqueue",
-    "fire_due.awaited",
     "block fire_due.plain",
     "block fire_due.write",
     "block effect",
@@ -52,6 +61,38 @@ async def test_connections_cut_around_commit(databases: Databases, tmp_path: Pat
                 assert await cut.happened(PATIENCE), f"no {cut} within {PATIENCE} s; seen: {proxy.seen}"
             await it.verdict()
             assert it.count("ServiceFailed") > 0
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+async def test_a_tick_that_is_awaited_is_made_once(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: Position
+) -> None:
+    """In one replica, and by a clock that is moved: a machine that is busy is too late for what has to be in time."""
+    monkeypatch.setattr(ticks, "_HOLDS", timedelta(minutes=10))
+    server = databases.server()
+    url = server.new_database()
+    patient = Decider(late_after=3600, check=lambda job, parameters: None)
+    offered = Places(replica_id=7, token=new_token(), lanes=((frozenset([JOB]), 1),))
+    async with Proxy(server.socket) as proxy, opened(url) as other, opened(_through(proxy, url)) as store:
+        assert isinstance(store, PostgresStore)
+        await hour(url, 0)
+        made = await scheduled(other)
+        await set_clock(url, tick(1) - timedelta(minutes=1))
+        decisions = await store._decide_ahead(patient, [JOB], 10, [], 61.0)
+        await set_clock(url, tick(1))
+        cut = proxy.arm(Cut("fire_due.awaited", position))
+        fired = Fired()
+        with suppress(RotaError):
+            fired = await store._fire_awaited(decisions, True, lambda: offered, 0.0)
+        assert await cut.happened(PATIENCE)
+        assert len(fired.claims) == (position == "after")
+        # What the worker does, who was not told, and the scheduler, who looks again: the server may be at it still.
+        runs = len(await other.reclaim(7, offered.token))
+        while (await other.agenda([JOB])).due:
+            runs += (await fire(other)).runs
+        assert runs == 1
+        assert [row.due_at for row in await ledger(other)] == [tick(1)]
+        assert (await schedule(other, made.id)).next_run_at == tick(2)
 
 
 async def test_a_claim_that_goes_on_without_its_connection(databases: Databases, tmp_path: Path) -> None:
