@@ -69,7 +69,7 @@ async def test_ids_that_were_fetched_long_ago_are_not_used(
 async def test_one_run_whose_reply_is_lost_is_made_once(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, done: bool
 ) -> None:
-    url, real = databases.new("postgres", tmp_path), Pool.fetch
+    url, real = databases.new("postgres", tmp_path), Pool.execute
 
     async def cut(pool: Pool, query: str, *arguments: Any) -> Any:
         if done or query not in runs._ENQUEUES:
@@ -79,7 +79,7 @@ async def test_one_run_whose_reply_is_lost_is_made_once(
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
     async with opened(url) as store:
-        monkeypatch.setattr(Pool, "fetch", cut)
+        monkeypatch.setattr(Pool, "execute", cut)
         [made] = await store.enqueue([NewRun(job_id=JOB, key=key)])
         assert made.created
         assert await execute(url, "select id from job_runs") == [(made.id,)]
@@ -168,7 +168,7 @@ async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
 ) -> None:
     """They took longer than a lock is waited for."""
     monkeypatch.setitem(POOLED, "lock_timeout", "50ms")
-    url, real = databases.new("postgres", tmp_path), Pool.fetch
+    url, real = databases.new("postgres", tmp_path), Pool.execute
     async with opened(url) as store:
         other = await asyncpg.connect(url)
         await other.execute("begin")
@@ -183,7 +183,7 @@ async def test_one_run_whose_key_somebody_is_making_waits_for_them_again(
             finally:
                 await other.execute("commit")
 
-        monkeypatch.setattr(Pool, "fetch", in_vain)
+        monkeypatch.setattr(Pool, "execute", in_vain)
         [made] = await store.enqueue([NewRun(job_id=JOB, key="k")])
         assert (made.id, made.created) == (theirs, False)
         await other.close()

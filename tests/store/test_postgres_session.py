@@ -44,6 +44,7 @@ async def test_it_answers_with_rows(url: str) -> None:
             assert await connection.say("insert into t values ($1, $2)", (n, None)) == []
         rows = await connection.say("update t set word = $1 where n > $2 returning n, word", ("é", 0))
         assert [tuple(row) for row in rows] == [(1, "é"), (2, "é")]
+        assert await connection.say("delete from t where n > $1", (0,), status=True) == "DELETE 2"
 
 
 async def test_its_errors_are_the_drivers_and_it_goes_on(url: str) -> None:

@@ -41,17 +41,26 @@ class Pool:
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement, by itself a transaction; its rows."""
+        rows: list[asyncpg.Record] = await self._say(query, arguments, False)
+        return rows
+
+    async def execute(self, query: str, *arguments: Any) -> str:
+        """One statement, by itself a transaction; what the server says that it did."""
+        did: str = await self._say(query, arguments, True)
+        return did
+
+    async def _say(self, query: str, arguments: tuple[Any, ...], status: bool) -> Any:
         if self._locally:
             async with self._use_locally() as connection:
-                return await connection.fetch(query, *arguments)
+                return await connection.say(query, arguments, status=status)
         connection = self.at_hand() or await self.take()
         try:
-            rows = await connection.say(query, arguments)
+            answer = await connection.say(query, arguments, status=status)
         except BaseException as error:
             self.give_back(connection, error)
             raise
         self.give_back(connection)
-        return rows
+        return answer
 
     def use(self) -> AbstractAsyncContextManager[Session]:
         """A connection for the time of the block. One that was cut off in the middle of something is not used again."""

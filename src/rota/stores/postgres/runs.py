@@ -35,6 +35,7 @@ _values = attrgetter("parameters", "key", "correlation_id", "parent_id", "run_at
 _MAYBE_DONE = (
     asyncpg.UniqueViolationError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError,
 )  # fmt: skip
+_NONE = "INSERT 0 0"
 _KEYED = """on conflict (idempotency_key, job_id)
     where config_id is null and due_at is null and idempotency_key is not null do nothing"""
 _UNLESS_LIMITED = "where not exists (select from rota.jobs where job_id = $1 and concurrency_limit > 0)"
@@ -115,7 +116,7 @@ class PostgresRuns(PostgresBase):
                 if tell:
                     [[made, told]] = await self.pool.fetch(pg.QUERIES["enqueue.told"], *values)
                 else:
-                    made = bool(await self.pool.fetch(query, *values))
+                    made = await self.pool.execute(query, *values) != _NONE
                 if surely or self._unlimited(run.job_id, made, now):
                     return Enqueued(id=run_id, created=True, told=told)
             except pg.TRANSIENT:
@@ -193,8 +194,8 @@ class PostgresRuns(PostgresBase):
         values = (ids[0], *_values(runs[0])) if one else (pg.numbers(ids), *pg.arrays(map(_values, runs), _NEW))
         if known is _FRESH and job_id not in self._limited and not any(run.delay or run.run_at for run in runs):
             now = steady()
-            made = bool(await connection.fetch(_READY[one], job_id, priority, *values[:5]))
-            if self._unlimited(job_id, made, now):
+            made = await connection.execute(_READY[one], job_id, priority, *values[:5])
+            if self._unlimited(job_id, made != _NONE, now):
                 return len(runs)
         return int(await connection.fetchval(known[one], job_id, priority, *values))
 

@@ -41,25 +41,28 @@ class Session(_Connection):
         self._said: dict[str, Any] = {}
         """Statements that are prepared; there are only so many that rota says outside of a transaction."""
 
-    async def say(self, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
-        """One statement, outside of a transaction; its rows."""
+    async def say(self, query: str, arguments: tuple[Any, ...], *, status: bool = False) -> Any:
+        """One statement, outside of a transaction; its rows, or what the server says that it did."""
         driver: Any = self  # with what is inside
         if not KNOWN or not driver._stmt_cache_enabled or driver._query_loggers:
-            return await self.fetch(query, *arguments)
+            return await self._say_slowly(query, arguments, status)
         state = self._said.get(query)
         if state is None:
             state = self._said[query] = await self._prepared(query)
         try:
-            rows: list[asyncpg.Record] = await driver._protocol.bind_execute(state, arguments, "", 0, False, None)
-            return rows
+            answer = await driver._protocol.bind_execute(state, arguments, "", 0, status, None)
+            return answer[1].decode() if status else answer
         except (asyncpg.InvalidCachedStatementError, asyncpg.InvalidSQLStatementNameError):
             # Nothing was done: a table is not what it was, or somebody has cleared the session.
             del self._said[query]
-            return await self.fetch(query, *arguments)
+            return await self._say_slowly(query, arguments, status)
         except asyncpg.OutdatedSchemaCacheError:
             await self.reload_schema_state()
             self._said.clear()
             raise
+
+    async def _say_slowly(self, query: str, arguments: tuple[Any, ...], status: bool) -> Any:
+        return await (self.execute if status else self.fetch)(query, *arguments)
 
     async def _prepared(self, query: str) -> Any:
         """Without the driver's handle, which would keep the connection alive that keeps it."""

@@ -17,7 +17,6 @@ with made as (
 )
 insert into rota.ready (rank, id, job_id, slot, ids)
 select rota.rank(run_at, $2), /* first */, $1, false, /* together */ from made /* by the handful */
-returning true
 
 -- name: enqueue.told
 -- The same for one, and the others hear of it.
