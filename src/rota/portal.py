@@ -75,13 +75,9 @@ class Portal:
 
     def check_caller(self, control: asyncio.AbstractEventLoop | None) -> None:
         """What is awaited elsewhere than in this loop would tangle both; the control thread's is rota's own."""
-        if os.getpid() != self._pid:
-            raise Forked(self._pid)
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:  # on a thread without a loop
-            return
-        if running is not self._loop and running is not control:
+        self.check_process()
+        running = running_loop()
+        if running is not None and running is not self._loop and running is not control:
             raise BadInput(
                 "this Rota is open in another event loop than this one: `await asyncio.to_thread(app.wait, ...)`, "
                 "or open it here with `async with`"
