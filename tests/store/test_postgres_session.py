@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rota.stores.postgres import connection as pg
 from rota.stores.postgres import session
 from rota.stores.postgres.route import Route, connect
 from rota.stores.postgres.session import Session
-from tests.harness import Databases
+from tests.harness import KINDS, Databases
 
 
 @pytest.fixture(params=["short", "slow"])
@@ -45,6 +46,29 @@ async def test_it_answers_with_rows(url: str) -> None:
         rows = await connection.say("update t set word = $1 where n > $2 returning n, word", ("é", 0))
         assert [tuple(row) for row in rows] == [(1, "é"), (2, "é")]
         assert await connection.say("delete from t where n > $1", (0,), status=True) == "DELETE 2"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sqlite"])
+async def test_no_question_about_types_is_asked(
+    kind: str, databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(*_: object) -> None:
+        raise AssertionError("the server was asked what a type is")
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", asked)
+    now = datetime(2026, 11, 16, 3, tzinfo=UTC)
+    arrays = {
+        "bool": [True, None],
+        "int4": [1, 2],
+        "int8": [2**40],
+        "float8": [0.5],
+        "timestamptz": [now],
+        "text": ["é"],
+    }
+    async with connected(databases.new(kind, tmp_path)) as connection:
+        for name, array in arrays.items():
+            [(found,)] = await connection.say(f"select $1::{name}[]", (array,))
+            assert found == array, name
 
 
 async def test_its_errors_are_the_drivers_and_it_goes_on(url: str) -> None:

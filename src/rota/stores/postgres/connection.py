@@ -17,6 +17,7 @@ from rota.errors import BadInput, RotaError, SchemaMismatch, StaleWrite, StoreUn
 from rota.stores.postgres.pool import Connection as Connection
 from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.route import Line, Route, connect, lasting, local, options
+from rota.stores.postgres.session import Session
 from rota.stores.queries import load_queries
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ def make_handlers_pool(url: str, tag: str, most: int, route: Route = Route.DIREC
         """The session that a reset would reach is somebody else's by now."""
 
     return asyncpg.create_pool(
-        url, min_size=0, max_size=most, timeout=5.0, max_inactive_connection_lifetime=60.0,
+        url, min_size=0, max_size=most, timeout=5.0, max_inactive_connection_lifetime=60.0, connection_class=Session,
         setup=prepared if route is Route.SESSION else None, reset=left if route is Route.TRANSACTION else None,
         **options(route, tag, HANDLERS),
     )  # fmt: skip

@@ -1,5 +1,9 @@
 """Session: the driver's connection, with a short way for the statements that rota says again and again.
 
+The first array on a connection is not asked about: the driver knows few kinds of them, and to learn of another one it
+asks the server a question that takes longer than claiming a hundred runs. Those that are used here are the same on
+every server.
+
 Between the driver's `fetch` and its protocol are a dozen calls of Python: they look the statement up by its text, keep
 account of a timeout, and guard against two users at once. Here a statement is prepared once and then said straight
 away; whoever has the connection has it alone, and sees to the time that it takes.
@@ -7,6 +11,7 @@ away; whoever has the connection has it alone, and sees to the time that it take
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +37,16 @@ def _known() -> bool:
 KNOWN = _known()
 """Whether the driver's inside is as it was; else everything goes through its front door."""
 
+# By the numbers that Postgres has for them, in every version and database.
+_ARRAYS = [
+    dict.fromkeys(("basetype", "range_subtype", "attrtypoids", "attrnames"))
+    | {"oid": oid, "ns": "pg_catalog", "name": f"_{name}", "kind": b"b", "elemtype": of, "elemtype_name": name,
+       "elemdelim": ","}
+    for name, of, oid in (
+        ("bool", 16, 1000), ("int4", 23, 1007), ("int8", 20, 1016), ("float8", 701, 1022), ("timestamptz", 1184, 1185),
+    )
+]  # fmt: skip
+
 
 class Session(_Connection):
     __slots__ = ("_said",)
@@ -40,6 +55,9 @@ class Session(_Connection):
         super().__init__(*arguments, **more)
         self._said: dict[str, Any] = {}
         """Statements that are prepared; there are only so many that rota says outside of a transaction."""
+        driver: Any = self
+        with contextlib.suppress(AttributeError, LookupError, TypeError):  # another driver than we know asks the server
+            driver._protocol.get_settings().register_data_types(_ARRAYS)
 
     async def say(self, query: str, arguments: tuple[Any, ...], *, status: bool = False) -> Any:
         """One statement, outside of a transaction; its rows, or what the server says that it did."""
