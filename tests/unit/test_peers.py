@@ -60,7 +60,7 @@ async def test_every_peer_is_asked_the_same_and_one_that_fails_leaves_the_rest_a
         "idle queries per second",
     ]
     assert all(figure["value"] > 0 for what, figure in figures.items() if what != "pick-up p50")
-    assert 5 < figures["idle queries per second"]["value"] < 100  # it polls every 10 ms
+    assert 5 < figures["idle queries per second"]["value"] <= 102  # it polls every 10 ms: 51 times in half a second
     assert 490 < figures["tick lateness p50"]["value"] < 1000
     said = capsys.readouterr().out
     assert "absent 1.0 left out: it needs a compiler\n" in said
