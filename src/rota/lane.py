@@ -17,8 +17,6 @@ from typing import Any
 
 from rota.attempt import Attempt
 
-BUSY = (0.005, 1.0)
-"""Seconds until another look at what others have hold of: at first, and at most."""
 _YIELD_EVERY = 200
 _MOST_AHEAD = 2000
 _AHEAD_SECONDS = 0.04
@@ -36,10 +34,6 @@ class Lane(ABC):
         """Runs that came back since it last learnt."""
         self._ahead = 0
         self._busy, self._since = 0.0, 0.0
-        self.more = False
-        """The last look may have left something behind: claim again as soon as there is room."""
-        self.pause = BUSY[0]
-        """How long to leave those alone that others have hold of."""
         self.asked = 0
         """So many are being claimed,"""
         self.kept = 0

@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rota.attempt import Attempt, StopReason
+from rota.claimer import Claimer, Standing
 from rota.context import Member
 from rota.contract.places import Places
 from rota.deadlines import Deadlines
 from rota.errors import RotaError
-from rota.events import AttemptFailed, Event, RunFinished, ServiceFailed, ThreadAbandoned
+from rota.events import AttemptFailed, Event, RunFinished, ThreadAbandoned
 from rota.execution import Execution, Span
 from rota.job import Job
-from rota.lane import BUSY, AsyncLane, Lane, ThreadLane
+from rota.lane import AsyncLane, Lane, ThreadLane
 from rota.offer import Offer
 from rota.outbox import Outbox
 from rota.reserve import Reserve
-from rota.service import Wake
 from rota.settings import Settings
-from rota.store import Claim, Claimed, Outcome, Store
+from rota.store import Claim, Outcome, Store
 
-_BATCH, _MANY = 1000, 200
+_MANY = 200
 _GRACE = 5.0
 
 
@@ -53,23 +52,15 @@ class Worker:
         span: Span | None = None,
     ) -> None:
         self._store, self._settings, self._jobs = store, settings, jobs
-        self._standing = standing
-        """This replica's number while it trusts itself, else 0."""
+        self._standing = Standing(store, standing, emit)
         self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
         self._wanted, self._verbose = wanted, False
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, Attempt] = {}
         self._open_claims: Counter[int] = Counter()
-        self._outbox = Outbox(store, emit, slot_freed=slot_freed, sent=self._sent, looked=self._learn)
+        self._outbox = Outbox(store, emit, slot_freed=slot_freed, sent=self._sent, looked=self.learn)
         self._deadlines = Deadlines(self._time_out)
-        self._stopping = False
-        self._hungry, self._idle = Wake(), asyncio.Event()
-        self._news = True
-        """Somebody says that there may be something to claim."""
-        self._starved = False
-        """There is, but no room for it."""
-        self._soon: asyncio.TimerHandle | None = None
-        """Somebody looks at what others have hold of, in a moment."""
+        self._idle = asyncio.Event()
         names = {
             True: [n for n, j in jobs.items() if j.is_async],
             False: [n for n, j in jobs.items() if not j.is_async],
@@ -82,10 +73,18 @@ class Worker:
             ThreadLane(names[False], settings.threads, self._execution.on_thread, self._settle),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
+        self._claimers: list[Claimer] = []
+        for lane in reversed(self.lanes):
+            if lane.jobs:
+                self._claimers.insert(0, Claimer(lane, self._standing, self, next(iter(self._claimers), None)))
         self._reserve = Reserve(self.lanes, self._look_again)
         self._tasks: list[asyncio.Task[None]] = []
         self._filling: set[asyncio.Task[None]] = set()
         self._learnt_at = time.monotonic()
+
+    @property
+    def full(self) -> bool:
+        return self._outbox.full
 
     # -- what others ask of it; from any thread ----------------------------------------------------
 
@@ -94,8 +93,8 @@ class Worker:
         return bool(self._attempts)
 
     def wake(self) -> None:
-        self._news = True
-        self._hungry.set()
+        for claimer in self._claimers[:1]:
+            claimer.wake()
 
     def finished_somewhere(self) -> None:
         self._call(self._finished)
@@ -137,18 +136,27 @@ class Worker:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        loops = {"claim": self._claim_loop, "outbox": self._outbox.run, "deadlines": self._deadlines.run}
-        self._tasks = [asyncio.create_task(loop(), name=f"rota-worker-{name}") for name, loop in loops.items()]
+        self._tasks = [
+            asyncio.create_task(self._outbox.run(), name="rota-worker-outbox"),
+            asyncio.create_task(self._deadlines.run(), name="rota-worker-deadlines"),
+            *self._claiming(),
+        ]
+
+    def _claiming(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(claimer.run(), name="rota-worker-claim") for claimer in self._claimers]
 
     async def stop(self) -> None:
         if not self._tasks:
             return
-        claimer, flusher, watcher = self._tasks
+        flusher, watcher, *claiming = self._tasks
         # A claim that is under way comes to its end: cut off, its runs would be nobody's, and count an attempt.
-        self._stopping = True
-        self._hungry.set_here()
-        await asyncio.wait([claimer], timeout=_GRACE)
-        claimer.cancel()
+        self._standing.ending = True
+        for claimer in self._claimers:
+            claimer.look()
+        if claiming:
+            await asyncio.wait(claiming, timeout=_GRACE)
+        for task in claiming:
+            task.cancel()
         await self._wait_until(lambda: not self._reserve and not self._filling, _GRACE)
         for lane in self.lanes:
             for attempt in lane.take_queued():
@@ -176,81 +184,15 @@ class Worker:
                     self._idle.clear()
                     await self._idle.wait()
 
-    # -- claiming ----------------------------------------------------------------------------------
+    # -- beginning ---------------------------------------------------------------------------------
 
-    async def _claim_loop(self) -> None:
-        while not self._stopping:
-            again = False
-            if self._news:
-                self._news = False
-                for lane in self.lanes:
-                    lane.more = bool(lane.jobs)
-            self._learn()
-            for lane in self.lanes:
-                room, replica_id = min(lane.room_beside(lane.kept), _BATCH), self._standing()
-                if lane.more and room and replica_id and not (self._stopping or self._outbox.full):
-                    lane.asked = room
-                    lane.more = (await self._claim(lane, replica_id, room)).more
-                    lane.asked = 0
-                    again = again or lane.more
-                    if not lane.more:
-                        await asyncio.sleep(0)  # what was taken starts before the next lane's claim is sent
-            if not again:
-                self._starved = any(lane.more for lane in self.lanes)
-                await self._hungry.wait()
-
-    async def _claim(self, lane: Lane, replica_id: int, room: int) -> Claimed:
-        """What was claimed, and is submitted."""
-        token = secrets.randbits(63)
-        try:
-            claimed = await self._store.claim_runs(replica_id, token, lane.jobs, room)
-        except Exception as error:
-            self._emit(ServiceFailed("claimer", error))
-            claims = await self._reclaim(replica_id, token)
-            claimed = Claimed(claims=claims, more=len(claims) == room)
-        self._look_soon(lane, busy=claimed.busy)
-        if claimed.claims and not await self._still(replica_id):
-            return Claimed(claims=[])
-        if claimed.claims:
-            self._submit(replica_id, token, claimed.claims)
-        return claimed
-
-    def _look_soon(self, lane: Lane, *, busy: bool) -> None:
-        """What others leave, they tell nobody of."""
-        if busy and self._soon is None:
-            self._soon = self._loop.call_later(lane.pause, self._look_now)
-        lane.pause = min(2 * lane.pause, BUSY[1]) if busy else BUSY[0]
-
-    def _look_now(self) -> None:
-        self._soon = None
-        self.wake()
-
-    async def _reclaim(self, replica_id: int, token: int) -> list[Claim]:
-        """Whatever goes wrong, ask what was claimed under this token, as long as this is the same replica."""
-        pause = 0.05
-        while True:
-            try:
-                return await self._store.reclaim(replica_id, token)
-            except Exception as error:
-                self._emit(ServiceFailed("claimer", error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
-                if not await self._still(replica_id) or self._stopping:
-                    return []  # what this incarnation may have claimed is freed with it
-
-    async def _still(self, replica_id: int) -> bool:
-        """Whether this is still the replica that it was: a reply may have waited for us while we were frozen."""
-        while not (standing := self._standing()) and not self._stopping:
-            await asyncio.sleep(0.1)
-        return standing == replica_id
-
-    def _submit(self, replica_id: int, token: int, claims: Sequence[Claim]) -> None:
+    def submit(self, replica_id: int, token: int, claims: Sequence[Claim]) -> None:
         self._verbose, self._open_claims[token] = self._wanted(RunFinished), len(claims)
         attempts = Attempt.begun(claims, self._jobs, Member(replica_id, self._settings.replica), self._outbox.report)
         self._attempts.update(zip([claim.id for claim in claims], attempts, strict=True))
         for lane in self.lanes:
             mine = [attempt for attempt in attempts if self._lane_of[attempt.claim.job_id] is lane]
-            if mine and not self._stopping:
+            if mine and not self._standing.ending:
                 lane.submit(mine)
                 continue
             for attempt in mine:
@@ -259,16 +201,16 @@ class Worker:
     # -- offering ----------------------------------------------------------------------------------
 
     def _make(self, offer: Offer) -> None:
-        if (replica_id := self._standing()) and not (self._stopping or self._outbox.full):
+        if (replica_id := self._standing.number()) and not (self._standing.ending or self.full):
             self._reserve.make(offer, replica_id)
 
     def _fill(self, offer: Offer, claims: Sequence[Claim] | None) -> None:
         places = self._reserve.close(offer)
         if claims is None and not offer.taken_up:
             claims = ()
-        if places is not None and claims and self._standing() == places.replica_id:
-            self._submit(places.replica_id, places.token, claims)
-        elif places is not None and (claims or claims is None) and not self._stopping:
+        if places is not None and claims and self._standing.number() == places.replica_id:
+            self.submit(places.replica_id, places.token, claims)
+        elif places is not None and (claims or claims is None) and not self._standing.ending:
             task = asyncio.create_task(self._fill_late(places, claims), name="rota-worker-fill")
             self._filling.add(task)
             task.add_done_callback(self._filled)
@@ -277,17 +219,18 @@ class Worker:
     async def _fill_late(self, places: Places, claims: Sequence[Claim] | None) -> None:
         number, token = places.replica_id, places.token
         if claims is None:
-            claims = await self._reclaim(number, token)
-        if claims and await self._still(number):
-            self._submit(number, token, claims)
+            claims = await self._standing.reclaim(number, token)
+        if claims and await self._standing.still(number):
+            self.submit(number, token, claims)
 
     def _filled(self, task: asyncio.Task[None]) -> None:
         self._filling.discard(task)
         self._idle.set()
 
     def _look_again(self) -> None:
-        if self._starved:
-            self._hungry.set_here()
+        for claimer in self._claimers:
+            if claimer.starved:
+                claimer.look()
 
     # -- settling ----------------------------------------------------------------------------------
 
@@ -326,10 +269,10 @@ class Worker:
 
     def _sent(self) -> None:
         self._finished()
-        self._learn()
+        self.learn()
         self._look_again()
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """How much the lanes do in a while, even if it is nothing."""
         now = time.monotonic()
         passed = now - self._learnt_at

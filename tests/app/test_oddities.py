@@ -235,12 +235,12 @@ async def test_a_claim_is_not_tried_again_under_a_number_that_was_given_up(
     async with app:
         assert app._worker is not None
         standing = app._worker._standing
-        mine = standing()
+        mine = standing.number()
 
         async def cut(self: object, replica_id: int, token: int, jobs: list[str], limit: int) -> list[Claim]:
             asked.append((replica_id, token))
             if len(asked) == 1:
-                monkeypatch.setattr(app._worker, "_standing", lambda: mine + 1)
+                monkeypatch.setattr(standing, "number", lambda: mine + 1)
                 raise StoreUnavailable("cut")
             return []
 
@@ -271,7 +271,7 @@ async def test_what_was_claimed_for_a_number_that_was_given_up_does_not_run(
     async with app:
         assert app._worker is not None
         worker, claim_runs = app._worker, type(app.store).claim_runs
-        mine = worker._standing()
+        mine = worker._standing.number()
 
         async def late(self: Any, *args: Any) -> Claimed:
             claimed = await claim_runs(self, *args)
@@ -281,7 +281,7 @@ async def test_what_was_claimed_for_a_number_that_was_given_up_does_not_run(
             return claimed
 
         monkeypatch.setattr(type(app.store), "claim_runs", late)
-        monkeypatch.setattr(worker, "_standing", lambda: numbers[-1] if numbers else mine)
+        monkeypatch.setattr(worker._standing, "number", lambda: numbers[-1] if numbers else mine)
         await work.enqueue(1)
 
         async def given_up() -> bool:

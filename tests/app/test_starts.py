@@ -141,7 +141,7 @@ async def test_what_starts_while_the_replica_stops_is_given_back(url: str, monke
         assert await asyncio.to_thread(made.wait, 30)
         before = len(ran)
         leaving = asyncio.create_task(worker.stop())
-        await until(_true(lambda: worker._stopping))
+        await until(_true(lambda: worker._standing.ending))
         stopping.set()
         await leaving
         monkeypatch.undo()
@@ -165,7 +165,7 @@ async def test_what_started_for_an_incarnation_that_is_gone_does_not_run(
     async with app:
         store, worker = type(app.store), app._worker
         assert worker is not None
-        original, mine = store.fire_due, worker._standing()
+        original, mine = store.fire_due, worker._standing.number()
 
         async def slowly(self: Any, *args: Any, **kwargs: Any) -> Fired:
             fired = await original(self, *args, **kwargs)
@@ -178,7 +178,7 @@ async def test_what_started_for_an_incarnation_that_is_gone_does_not_run(
         monkeypatch.setattr(store, "fire_due", slowly)
         await until(_true(lambda: began))
         numbers = [0]  # it does not trust itself; then it has joined anew
-        monkeypatch.setattr(worker, "_standing", lambda: numbers[0])
+        monkeypatch.setattr(worker._standing, "number", lambda: numbers[0])
         go_on.set()
         await until(_true(lambda: worker._filling))
         numbers[0] = mine + 1

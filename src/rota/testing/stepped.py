@@ -40,7 +40,8 @@ class SteppedWorker(Worker):
         invoke, gate = self._execution.invoke, store.gate
         self._execution.invoke = lambda a: Stepping(invoke(a), gate) if a.job.is_async else invoke(a)
 
-    async def _claim_loop(self) -> None: ...
+    def _claiming(self) -> list[asyncio.Task[None]]:
+        return []
 
     def offer(self, most: int) -> Offer:
         return Offer(most)  # without a place: what is due becomes ready first, and starts when the test says so
@@ -48,9 +49,9 @@ class SteppedWorker(Worker):
     async def claim(self) -> int:
         """Take what is ready and start it; how many runs."""
         claimed = 0
-        for lane in self.lanes:
-            while lane.jobs and (room := lane.room()) and (replica_id := self._standing()):
-                taken = await self._claim(lane, replica_id, room)
+        for claimer in self._claimers:
+            while (room := claimer.lane.room()) and (replica_id := self._standing.number()):
+                taken = await claimer.claim(replica_id, room)
                 claimed += len(taken.claims)
                 if not taken.more:
                     break
@@ -69,8 +70,8 @@ class SteppedWorker(Worker):
         super()._settle(attempt, outcome)
         self.stirred()
 
-    def _learn(self) -> None:
-        super()._learn()
+    def learn(self) -> None:
+        super().learn()
         self.stirred()
 
     def die(self) -> None:

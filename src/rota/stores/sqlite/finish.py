@@ -78,7 +78,7 @@ def _finish_within(db: Session, outcome: Outcome) -> Finished:
 
 
 def _finish(db: Session, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
-    [(now, unwanted)] = db.all("finish_runs.look")
+    now, unwanted = db.only("finish_runs.look")
     plain: dict[int, list[int]] = {}
     rest: list[Outcome] = []
     for o in outcomes:

@@ -41,7 +41,7 @@ class SQLiteRuns(SQLiteBase):
         names = encode(list(jobs))
 
         def transition(db: Session) -> list[Claim]:
-            [(now, present)] = db.all("claim_runs.look", (names,))
+            now, present = db.only("claim_runs.look", (names,))
             return _claim(db, replica_id, token, _best(db, decode(present), limit), now)
 
         claims = await self.write(transition, unless=lambda db: None if db.value("claim_runs.any", (names,)) else [])
@@ -141,8 +141,8 @@ def _best(db: Session, names: list[str], limit: int) -> list[Record]:
     for first in range(0, len(names), _MOST_ARMS):
         some = names[first : first + _MOST_ARMS]
         arms = " union all ".join([QUERIES["claim_runs.arm"]] * len(some))
-        [(rows,)] = db.execute(QUERIES["claim_runs.best"].replace("/* arms */", arms), (*some, limit))
-        found += decode_rows(rows)
+        row = db.first(QUERIES["claim_runs.best"].replace("/* arms */", arms), (*some, limit))
+        found += decode_rows(row[0] if row else "[]")
     if len(names) > _MOST_ARMS:
         found.sort(key=lambda row: (row[2], row[0]))
         del found[limit:]

@@ -60,6 +60,12 @@ class Session:
         row: Record | None = self.connection.execute(sql, values).fetchone()
         return row
 
+    def only(self, name: str, values: Values = ()) -> Record:
+        """The row of a statement that always has one."""
+        found = self.first(QUERIES[name], values)
+        assert found is not None
+        return found
+
     def value(self, name: str, values: Values = ()) -> Any:
         row = self.first(QUERIES[name], values)
         return row[0] if row else None
