@@ -22,7 +22,7 @@ _BUSY = (0.005, 1.0)
 
 
 class Standing:
-    """Under which number this replica takes runs, and what it took if it does not know."""
+    """What this replica may take runs under: a number, which it may lose, and lose while a reply is on its way."""
 
     def __init__(self, store: Store, number: Callable[[], int], emit: Callable[[Event], None]) -> None:
         self.store, self._emit = store, emit
@@ -66,17 +66,19 @@ class Taker(Protocol):
 
 
 class Claimer:
-    """On the loop of the handlers. Each lane has its own, so that none of them waits for another's answer."""
+    """On the loop of the handlers. Each lane has its own, so that none waits for another's backlog."""
 
-    def __init__(self, lane: Lane, standing: Standing, taker: Taker, then: Claimer | None) -> None:
+    def __init__(self, lane: Lane, standing: Standing, taker: Taker) -> None:
         self.lane, self._standing, self._taker = lane, standing, taker
-        self._then = then
-        """Hears what there may be once this one has looked: what it took starts before another claim is sent."""
-        self._hungry = Wake()
+        self.then: Claimer | None = None
+        """Hears that there may be something once this one has looked, so that what it took has started by then."""
+        self._wake = Wake()
         self._news = True
-        """Somebody says that there may be something to claim."""
+        """Somebody says that there may be something to claim,"""
+        self._untold = False
+        """which the next one has not heard."""
         self._more = False
-        """The last look may have left something behind: claim again as soon as there is room."""
+        """There may be something: claim as soon as there is room."""
         self.starved = False
         """It waits for that room."""
         self._pause = _BUSY[0]
@@ -85,33 +87,42 @@ class Claimer:
 
     def wake(self) -> None:
         """There may be something. From any thread."""
+        if self.then and self.lane.asked:
+            self.then.wake()  # at once: what this one has asked may take long to be answered
+        else:
+            self._untold = True
         self._news = True
-        self._hungry.set()
+        self._wake.set()
 
     def look(self) -> None:
         """There may be room; on the loop."""
-        self._hungry.set_here()
+        self._wake.set_here()
 
     async def run(self) -> None:
         standing = self._standing
         while not standing.ending:
-            news, self._news = self._news, False
-            self._more = self._more or news
+            if self._news:
+                self._news, self._more = False, True
             self._taker.learn()
             again, room = False, min(self.lane.room_beside(self.lane.kept), _BATCH)
             if self._more and room and not self._taker.full and (replica_id := standing.number()):
-                self.lane.asked = room
-                again = self._more = (await self.claim(replica_id, room)).more
+                self.lane.asked, self._more = room, False
+                claimed = await self.claim(replica_id, room)
+                self._more = again = self._more or claimed.more
                 self.lane.asked = 0
-                if news and self._then:
+                if self.then and self._untold:
                     await asyncio.sleep(0)  # for what was taken to start
-            if news and self._then:
-                self._then._news = True
-                self._then.look()
+            if self.then and self._untold:
+                self._untold = False
+                self.then._hear()
             if not again:
                 self.starved = self._more
-                await self._hungry.wait()
+                await self._wake.wait()
                 self.starved = False
+
+    def _hear(self) -> None:
+        self._news = self._untold = True
+        self._wake.set_here()
 
     async def claim(self, replica_id: int, room: int) -> Claimed:
         """What was claimed, and is submitted."""
@@ -122,20 +133,20 @@ class Claimer:
             self._standing.failed(error)
             claims = await self._standing.reclaim(replica_id, token)
             claimed = Claimed(claims=claims, more=len(claims) == room)
-        self._leave_alone(claimed.busy)
+        self._look_later(claimed.busy)
         if claimed.claims and not await self._standing.still(replica_id):
             return Claimed(claims=[])
         if claimed.claims:
             self._taker.submit(replica_id, token, claimed.claims)
         return claimed
 
-    def _leave_alone(self, busy: bool) -> None:
+    def _look_later(self, busy: bool) -> None:
         """What others leave, they tell nobody of."""
         if busy and self._soon is None:
-            self._soon = asyncio.get_running_loop().call_later(self._pause, self._look_at_those)
+            self._soon = asyncio.get_running_loop().call_later(self._pause, self._look_again)
         self._pause = min(2 * self._pause, _BUSY[1]) if busy else _BUSY[0]
 
-    def _look_at_those(self) -> None:
+    def _look_again(self) -> None:
         self._soon = None
         self._more = True
         self.look()

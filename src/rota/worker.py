@@ -1,9 +1,10 @@
 """Worker: ready runs become outcomes.
 
-It claims ahead on one connection while it finishes on another, both in batches; places that are free it offers to the
-scheduler of the same replica, whose ticks then start as they are made. Nothing is claimed while this replica does not
-trust itself. A claim whose reply was lost is asked about by its token; an outcome is sent until the store
-has answered. Stopping: claim no more, give back what has not started, wait, cancel, record, then leave.
+It claims ahead, async handlers and plain functions apart, while it finishes on another connection, all in batches.
+Places that are free it offers to the scheduler of the same replica, whose ticks then start as they are made. Nothing is
+claimed while this replica does not trust itself. A claim whose reply was lost is asked about by its token; an outcome
+is sent until the store has answered. Stopping: claim no more, give back what has not started, wait, cancel, record,
+then leave.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rota.attempt import Attempt, StopReason
@@ -73,10 +75,9 @@ class Worker:
             ThreadLane(names[False], settings.threads, self._execution.on_thread, self._settle),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
-        self._claimers: list[Claimer] = []
-        for lane in reversed(self.lanes):
-            if lane.jobs:
-                self._claimers.insert(0, Claimer(lane, self._standing, self, next(iter(self._claimers), None)))
+        self._claimers = [Claimer(lane, self._standing, self) for lane in self.lanes if lane.jobs]
+        for each, then in pairwise(self._claimers):
+            each.then = then
         self._reserve = Reserve(self.lanes, self._look_again)
         self._tasks: list[asyncio.Task[None]] = []
         self._filling: set[asyncio.Task[None]] = set()
@@ -93,8 +94,8 @@ class Worker:
         return bool(self._attempts)
 
     def wake(self) -> None:
-        for claimer in self._claimers[:1]:
-            claimer.wake()
+        if self._claimers:
+            self._claimers[0].wake()
 
     def finished_somewhere(self) -> None:
         self._call(self._finished)

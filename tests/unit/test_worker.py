@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
+
 from rota import Rota
+from rota.errors import StoreUnavailable
 from rota.store import Claim, Claimed, Finished, Outcome, Store
 from rota.worker import Worker
 from tests.patience import PATIENCE
@@ -38,11 +41,14 @@ class Plenty:
 
 
 @asynccontextmanager
-async def at_work(store: Plenty) -> AsyncIterator[Worker]:
+async def at_work(store: Plenty, *, plain: bool = False) -> AsyncIterator[Worker]:
     app = Rota("sqlite:///nowhere.db", concurrency=100)
 
-    @app.job()
+    @app.job("quick")
     async def quick() -> None: ...
+
+    if plain:
+        app.job("plain")(lambda: None)
 
     worker = Worker(
         cast(Store, store), app.settings, app.jobs, standing=lambda: 1, slot_freed=lambda: None,
@@ -72,9 +78,9 @@ async def test_no_more_is_begun_while_the_store_takes_no_outcomes() -> None:
         while sum(store.asked) < 10_000:
             await asyncio.sleep(0)
         while worker.holding:
+            assert sum(store.asked) < 13_000
             await asyncio.sleep(0)
         stuck = sum(store.asked)
-        assert stuck < 13_000
         offer = worker.offer(5)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -110,3 +116,89 @@ async def test_what_others_may_leave_is_looked_for_again_until_nobody_is_at_it()
         worker.wake()
         await store.large.wait()
         assert len(store.looks) == 5
+
+
+class Aside(Plenty):
+    """What there is of one kind is not answered."""
+
+    def __init__(self, silent: str) -> None:
+        super().__init__()
+        self._silent = silent
+        self.aside, self.other = asyncio.Event(), asyncio.Event()
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
+        if jobs != [self._silent]:
+            self.other.set()
+            return Claimed(claims=[])
+        self.aside.set()
+        await self.answer.wait()
+        return Claimed(claims=[])
+
+
+@pytest.mark.parametrize("silent", ["quick", "plain"])
+async def test_no_kind_waits_for_an_answer_about_the_other(silent: str) -> None:
+    store = Aside(silent)
+    async with at_work(store, plain=True) as worker:
+        await store.aside.wait()
+        for _ in range(3):
+            store.other.clear()
+            worker.wake()
+            await store.other.wait()
+
+
+class Unlucky(Elbows):
+    """Others are at it, and the look that comes while one waits for them goes wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = asyncio.Event()
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
+        self.looks.append(not self.looks)
+        if len(self.looks) == 2:
+            self.late.set()
+            await self.answer.wait()
+            raise StoreUnavailable("cut")
+        if len(self.looks) == 3:
+            self.large.set()
+        return Claimed(claims=[], busy=self.looks[-1])
+
+    async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        return []
+
+
+async def test_what_others_may_leave_is_not_forgotten_with_a_claim_that_failed() -> None:
+    store = Unlucky()
+    async with at_work(store) as worker:
+        while not store.looks:
+            await asyncio.sleep(0)
+        [claimer] = worker._claimers
+        claimer.wake()
+        await store.late.wait()
+        while claimer._soon is not None:  # the moment passes
+            await asyncio.sleep(0)
+        store.answer.set()
+        await store.large.wait()
+
+
+class Nothing(Plenty):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: list[str] = []
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
+        self.looked += jobs
+        return Claimed(claims=[])
+
+
+async def test_both_kinds_are_looked_for_one_after_the_other_when_there_may_be_something() -> None:
+    store = Nothing()
+    async with at_work(store, plain=True) as worker:
+        for _ in range(3):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            store.looked.clear()
+            worker.wake()
+            while len(store.looked) < 2:
+                await asyncio.sleep(0)
+            assert store.looked == ["quick", "plain"]

@@ -142,7 +142,8 @@ def _best(db: Session, names: list[str], limit: int) -> list[Record]:
         some = names[first : first + _MOST_ARMS]
         arms = " union all ".join([QUERIES["claim_runs.arm"]] * len(some))
         row = db.first(QUERIES["claim_runs.best"].replace("/* arms */", arms), (*some, limit))
-        found += decode_rows(row[0] if row else "[]")
+        assert row is not None  # an array of them, though it may be empty
+        found += decode_rows(row[0])
     if len(names) > _MOST_ARMS:
         found.sort(key=lambda row: (row[2], row[0]))
         del found[limit:]
