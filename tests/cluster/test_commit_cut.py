@@ -58,9 +58,22 @@ async def test_connections_cut_around_commit(databases: Databases, tmp_path: Pat
         async with cluster(url, tmp_path, via=_through(proxy, url), schedules=[*SCHEDULES, SKIPPED]) as it:
             for kind, position in itertools.islice(itertools.cycle(cuts), max(ROUNDS, len(cuts))):
                 cut = proxy.arm(Cut(kind, position, nth=rng.randint(1, 3), reset=rng.random() < 0.5))
-                assert await cut.happened(PATIENCE), f"no {cut} within {PATIENCE} s; seen: {proxy.seen}"
+                async with asyncio.timeout(PATIENCE):
+                    while not await cut.happened(1.0):
+                        await _come_late(it)
             await it.verdict()
             assert it.count("ServiceFailed") > 0
+
+
+async def _come_late(it: Cluster) -> None:
+    """A tick that is past when it becomes known: nobody awaits it, as all others are where there is time to spare.
+
+    It has no second one, by which the verdict could count its ticks; its run is judged like any other.
+    """
+    await it.sql(
+        "insert into scheduler_configs (job_id, name, cron, concurrency_limit, next_run_at) "
+        "select 'brief', 'late ' || count(*), 'every 1h', 0, now() - interval '1 second' from scheduler_configs"
+    )
 
 
 @pytest.mark.parametrize("position", POSITIONS)
