@@ -326,7 +326,7 @@ MUTANTS = [
         "src/rota/claimer.py",
         "self._more = again = self._more or claimed.more",
         "self._more = again = claimed.more",
-        "tests/unit/test_worker.py",
+        "tests/unit/test_worker.py -k not_forgotten",
     ),
     Mutant(
         "ticks are begun while no outcome is taken",
@@ -697,7 +697,7 @@ MUTANTS = [
         "src/rota/claimer.py",
         "                if not await self.still(replica_id) or self.ending:\n",
         "                if True:\n",
-        "tests/cluster/test_commit_cut.py -k connections",
+        "tests/unit/test_worker.py -k asked_about",
     ),
     Mutant(
         "nobody asks about an unanswered claim",

@@ -181,6 +181,38 @@ async def test_what_others_may_leave_is_not_forgotten_with_a_claim_that_failed()
         await store.large.wait()
 
 
+class Deaf(Plenty):
+    """The claim is made, but neither its reply nor that to the first question about it arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: list[int] = []
+        self.recorded = asyncio.Event()
+
+    async def claim_runs(self, replica_id: int, token: int, jobs: Sequence[str], limit: int) -> Claimed:
+        if self.tokens:
+            return Claimed(claims=[])
+        self.tokens.append(token)
+        raise StoreUnavailable("cut")
+
+    async def reclaim(self, replica_id: int, token: int) -> list[Claim]:
+        self.tokens.append(token)
+        if len(self.tokens) == 2:
+            raise StoreUnavailable("cut again")
+        return [Claim(token, 1, "quick", 1, 0, "{}", None, 1, None, "", False, 1)]
+
+    async def finish_runs(self, outcomes: Sequence[Outcome], closed: Sequence[int]) -> Finished:
+        self.recorded.set()
+        return Finished(accepted=frozenset(o.id for o in outcomes), lost=(), freed=False)
+
+
+async def test_a_claim_is_asked_about_until_there_is_an_answer() -> None:
+    store = Deaf()
+    async with at_work(store):
+        await store.recorded.wait()
+    assert store.tokens == store.tokens[:1] * 3
+
+
 class Nothing(Plenty):
     def __init__(self) -> None:
         super().__init__()
