@@ -310,7 +310,7 @@ MUTANTS = [
     Mutant(
         "nobody tells the claimer of plain functions",
         "src/rota/claimer.py",
-        "                self.then._hear()\n",
+        "                self.then.wake()\n",
         "                pass\n",
         "tests/unit/test_worker.py",
     ),

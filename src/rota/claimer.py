@@ -114,15 +114,11 @@ class Claimer:
                     await asyncio.sleep(0)  # for what was taken to start
             if self.then and self._untold:
                 self._untold = False
-                self.then._hear()
+                self.then.wake()
             if not again:
                 self.starved = self._more
                 await self._wake.wait()
                 self.starved = False
-
-    def _hear(self) -> None:
-        self._news = self._untold = True
-        self._wake.set_here()
 
     async def claim(self, replica_id: int, room: int) -> Claimed:
         """What was claimed, and is submitted."""

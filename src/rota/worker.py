@@ -53,7 +53,7 @@ class Worker:
         wanted: Callable[[type[Event]], bool],
         span: Span | None = None,
     ) -> None:
-        self._store, self._settings, self._jobs = store, settings, jobs
+        self._settings, self._jobs = settings, jobs
         self._standing = Standing(store, standing, emit)
         self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
         self._wanted, self._verbose = wanted, False
