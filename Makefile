@@ -62,11 +62,12 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# The locks name all there is (--no-deps): asked to look for itself, an older pip wants the newest of what has extras, which has no hash.
 $(VENV)/ready-run: $(VENV)/python requirements.lock pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready-run requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
 	@touch $@
