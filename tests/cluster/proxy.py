@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rota.stores.postgres import runs
+from rota.stores.postgres import claim, enqueue
 from rota.stores.postgres.connection import QUERIES
 
 Position = Literal["before", "during", "blind", "after"]
 POSITIONS: tuple[Position, ...] = ("before", "during", "blind", "after")
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
 _NAMES = {sql: name for name, sql in QUERIES.items()}
-_NAMES |= {runs._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
-_NAMES |= dict.fromkeys(runs._ENQUEUES, "enqueue")
+_NAMES |= {claim._claim_query(jobs): "claim_runs" for jobs in (1, 2, 4, 8, 16)}
+_NAMES |= dict.fromkeys(enqueue._ENQUEUES, "enqueue")
 
 
 @dataclass

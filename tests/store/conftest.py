@@ -11,6 +11,7 @@ import pytest
 from tests.harness import KINDS, Databases
 from tests.patience import PATIENCE
 
+POSTGRES = [kind for kind in KINDS if kind != "sqlite"]
 OTHERS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and usename is not null"
 
 
@@ -22,7 +23,10 @@ def reused() -> dict[str, str]:
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, databases: Databases, reused: dict[str, str], tmp_path: Path) -> str:
     """An empty database of each kind."""
-    kind = request.param
+    return empty(request.param, databases, reused, tmp_path)
+
+
+def empty(kind: str, databases: Databases, reused: dict[str, str], tmp_path: Path) -> str:
     if kind == "sqlite":
         return databases.new(kind, tmp_path)
     if kind not in reused:

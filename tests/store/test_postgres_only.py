@@ -15,7 +15,7 @@ from rota.clock import steady
 from rota.contract.places import nowhere
 from rota.errors import BadInput, StaleWrite
 from rota.store import Enqueued, JobRow, NewRun
-from rota.stores.postgres import caller, runs, ticks
+from rota.stores.postgres import caller, enqueue, ticks
 from rota.stores.postgres.connection import POOLED, QUERIES
 from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.store import PostgresStore
@@ -54,7 +54,7 @@ async def test_ids_that_were_fetched_long_ago_are_not_used(
     url = databases.new("postgres", tmp_path)
     async with opened(url) as store, opened(url) as other:
         ahead = 0.0
-        monkeypatch.setattr(runs, "steady", lambda: steady() + ahead)
+        monkeypatch.setattr(enqueue, "steady", lambda: steady() + ahead)
         [first] = await store.enqueue([NewRun(job_id=JOB)])
         made = await other.enqueue([NewRun(job_id=JOB)] * 100)
         [soon] = await store.enqueue([NewRun(job_id=JOB)])
@@ -72,9 +72,9 @@ async def test_one_run_whose_reply_is_lost_is_made_once(
     url, real = databases.new("postgres", tmp_path), Pool.execute
 
     async def cut(pool: Pool, query: str, *arguments: Any) -> Any:
-        if done or query not in runs._ENQUEUES:
+        if done or query not in enqueue._ENQUEUES:
             said = await real(pool, query, *arguments)
-        if query not in runs._ENQUEUES:
+        if query not in enqueue._ENQUEUES:
             return said
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
@@ -197,7 +197,7 @@ async def test_a_job_that_gets_a_limit_has_it_within_a_second(
         await store.enqueue_one(NewRun(job_id=JOB))
         await other.declare([JobRow(job_id=JOB, concurrency_limit=1)], [])
         later = steady() + 1
-        monkeypatch.setattr("rota.stores.postgres.runs.steady", lambda: later)
+        monkeypatch.setattr(enqueue, "steady", lambda: later)
         limited = await store.enqueue_one(NewRun(job_id=JOB))
         assert await execute(url, "select id, by_job from waiting") == [(limited.id, True)]
 
@@ -215,7 +215,7 @@ async def test_a_job_that_gets_a_limit_while_ids_are_fetched_has_it(
         ahead = 59.0
 
     async with several(url, 2) as (store, other):
-        monkeypatch.setattr(runs, "steady", lambda: steady() + ahead)
+        monkeypatch.setattr(enqueue, "steady", lambda: steady() + ahead)
         await store.enqueue_one(NewRun(job_id=JOB))
         assert isinstance(store, PostgresStore)
         store._ids.clear()

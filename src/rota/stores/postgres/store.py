@@ -1,4 +1,4 @@
-"""The Postgres store: its life, its schema. The rest is in ticks.py, schedules.py, runs.py and replicas.py."""
+"""The Postgres store: its life, its schema. The rest is in the files named for it."""
 
 from __future__ import annotations
 
