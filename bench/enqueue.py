@@ -56,7 +56,8 @@ async def _in_turn(rounds: int, count: int, *sides: Callable[[int], Awaitable[No
 
 async def _one_by_one(bench: Bench, store: str) -> None:
     # In turns that are long enough: behind the other side everything is cold, and whoever does more has more of that.
-    each, rounds, url = bench.many(500, 10), bench.many(20, 3), bench.database(store)
+    # In many: on which core the kernel puts the server's session, beside the client's or not, is a tenth of it all.
+    each, rounds, url = bench.many(500, 10), bench.many(60, 3), bench.database(store)
     async with client(url) as app, _raw(bench, store, url) as raw:
         job = app.jobs["noop"]
 
