@@ -306,7 +306,7 @@ async def test_a_claim_that_is_under_way_at_the_stop_counts_as_no_attempt(
 
         async def slow(*arguments: Any) -> Any:
             claims = await real(*arguments)
-            if claims:
+            if claims.claims:
                 claimed.set()
                 await asyncio.sleep(0.2)  # it is committed; the answer is on its way
             return claims
