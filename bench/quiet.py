@@ -44,7 +44,7 @@ class Cores:
     def _share(self, *names: str) -> float:
         now, began = psutil.cpu_times(), self._began
         spent = sum(getattr(now, name, 0.0) - getattr(began, name, 0.0) for name in names)
-        return float(100 * spent / max(sum(now) - sum(began), 0.01))
+        return float(min(100 * spent / max(sum(now) - sum(began), 0.01), 100.0))  # fractions do not add up to all
 
     def stolen(self) -> float:
         return self._share("steal")

@@ -294,7 +294,7 @@ async def test_a_decision_that_would_not_last_is_made_when_the_tick_is_due(url: 
             pass
         [row] = await ledger(store, made.id)
         late = (decided[-1] - tick(1)).total_seconds()
-        assert late > 0, "decided ahead"
+        assert late >= 0, "decided ahead"  # in the same millisecond, on a fast machine
         assert row.state == ("queued" if late < 0.1 else "skipped")
 
 
