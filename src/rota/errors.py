@@ -114,6 +114,10 @@ class StoreUnavailable(RotaError):
     """The database cannot be reached or used now; the sentence says which and what to do."""
 
 
+class StoreUnfit(StoreUnavailable):
+    """The database cannot be used as it is; to wait would not mend it."""
+
+
 class CannotListen(RotaError):
     """Hints cannot be heard this way, now or later; without them everything still happens, within a beat or two."""
 

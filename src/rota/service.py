@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rota.errors import StoreUnavailable
+from rota.errors import StoreUnavailable, StoreUnfit
 from rota.events import Event, ServiceFailed
 
 T = TypeVar("T")
@@ -60,11 +60,21 @@ async def until_reached(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
     while True:
         try:
             return await ask()
+        except StoreUnfit:
+            raise
         except StoreUnavailable as error:
             if time.monotonic() + pause > deadline:
                 raise StoreUnavailable(f"{error} (tried for {seconds:g} s)") from error
         await asyncio.sleep(pause)
         pause = min(pause * 2, 2.0)
+
+
+def end_if_cancelled() -> None:
+    """Whoever goes on after any error asks this first: what a cancellation had to clean up may have failed, and that
+    error is raised in its place."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class Service(ABC):
@@ -96,6 +106,7 @@ class Service(ABC):
                 pause = await self.step()
                 self._failures = 0
             except Exception as error:
+                end_if_cancelled()
                 self.emit(ServiceFailed(self.name, error))
                 self._failures += 1
                 # Jittered, so that replicas that lost the same database do not come back in step.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from asyncpg.transaction import Transaction
 
 from rota.clock import steady
 from rota.stores.postgres import connection as pg
@@ -166,6 +167,8 @@ async def test_one_that_nobody_needed_for_a_minute_is_closed(url: str, monkeypat
 
 async def test_one_on_which_nobody_answers_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pooled(url) as pool:
+        async with pool.use():
+            before = await pid(pool)
         asking = asyncio.create_task(pool.fetch("select pg_sleep(3600)"))
         while not pool._in_use:
             await asyncio.sleep(0)
@@ -175,7 +178,25 @@ async def test_one_on_which_nobody_answers_is_closed(url: str, monkeypatch: pyte
         pool._tend()
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await asking
-        assert await pid(pool)
+        assert await pid(pool) != before, "nobody may be there any more on that one either"
+
+
+async def test_a_transaction_that_is_cancelled_waits_for_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pooled(url) as pool:
+
+        async def work() -> None:
+            async with pool.begin() as connection:
+                begun.set_result(connection)
+                await asyncio.Event().wait()
+
+        begun: asyncio.Future[pg.Connection] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(work())
+        connection = await begun
+        monkeypatch.delattr(Transaction, "rollback")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert connection.is_closed()
 
 
 async def test_a_long_transaction_may_go_on_as_long_as_there_are_answers(

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from rota.errors import PooledConnection, StoreUnavailable
-from rota.stores.postgres import route
+from rota.stores.postgres import route, session
 from rota.stores.postgres.route import Route, local, options, pool_mode
 
 
@@ -101,7 +101,7 @@ async def _mode(first: Any, second: Any) -> Route:
 def test_our_end_of_the_control_connection_has_keepalives_too() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
         transport = SimpleNamespace(get_extra_info=lambda _: ours)
-        route.keep_alive(SimpleNamespace(_transport=transport))
+        session.keep_alive(SimpleNamespace(_transport=transport))
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000

@@ -78,7 +78,7 @@ class Pool:
             if connection.is_in_transaction():
                 yield connection
             else:
-                async with connection.transaction():
+                async with transaction(connection):
                     yield connection
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class Pool:
     def _tend(self) -> None:
         """Close what nobody has needed for a minute, and what nobody answers on. A look every few seconds: a timer for
         each statement takes longer than all else that is done for it here."""
-        now = steady()
+        now, silent = steady(), False
         for connections, most in ((self._idle, _IDLE_SECONDS), (self._in_use, _SILENT_SECONDS)):
             for connection, seen in connections.items():
                 statements = _statements(connection)
@@ -144,6 +144,10 @@ class Pool:
                     connections[connection] = _Seen(statements, now)
                 elif seen.since <= now - most:
                     connection.terminate()
+                    silent = silent or connections is self._in_use
+        if silent:  # what went to the same place may be gone too, and would be waited for as long, one after the other
+            for connection in self._idle:
+                connection.terminate()
         self._idle = {connection: seen for connection, seen in self._idle.items() if not connection.is_closed()}
         again = bool(self._idle or self._in_use)
         self._tending = asyncio.get_running_loop().call_later(_TEND_EVERY, self._tend) if again else None
@@ -197,9 +201,25 @@ class _Lent:
 
 
 @asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[None]:
+    """Where it is cancelled, the server is left to roll back: the network may be why, and would be waited for again."""
+    own = connection.transaction()
+    await own.start()
+    try:
+        yield
+    except Exception:
+        await own.rollback()
+        raise
+    except BaseException:
+        connection.terminate()
+        raise
+    await own.commit()
+
+
+@asynccontextmanager
 async def begun(connection: Connection, locally: str) -> AsyncIterator[None]:
     """A transaction with settings of its own."""
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute(locally)
         yield
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -71,24 +70,12 @@ async def connect(route: Route, url: str, tag: str, settings: dict[str, str], ti
     return connection
 
 
-def keep_alive(connection: Any) -> None:
-    """Our end of what the settings ask of the server's: a peer that is silently gone is noticed within seconds."""
-    there = connection._transport.get_extra_info("socket")
-    if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 5000)):
-        if hasattr(socket, name):
-            there.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 class Line:
     """A connection of its own, never pooled by us; each statement is a transaction by itself."""
 
     def __init__(self, connection: Connection, route: Route, settings: dict[str, str]) -> None:
         self.connection = connection
         self._locally = local(settings) if route is Route.TRANSACTION else ""
-        keep_alive(connection)
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         if not self._locally:

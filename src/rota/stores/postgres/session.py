@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import socket
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
@@ -48,6 +49,17 @@ _ARRAYS = [
 ]  # fmt: skip
 
 
+def keep_alive(connection: Any) -> None:
+    """Our end of what the settings ask of the server's: a peer that is silently gone is noticed within seconds."""
+    there = connection._transport.get_extra_info("socket")
+    if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 5000)):
+        if hasattr(socket, name):
+            there.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Session(_Connection):
     __slots__ = ("_said",)
 
@@ -56,6 +68,7 @@ class Session(_Connection):
         self._said: dict[str, Any] = {}
         """Statements that are prepared; there are only so many that rota says outside of a transaction."""
         driver: Any = self
+        keep_alive(driver)
         with contextlib.suppress(AttributeError, LookupError, TypeError):  # another driver than we know asks the server
             driver._protocol.get_settings().register_data_types(_ARRAYS)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import apsw
 
-from rota.errors import BadInput, Misconfigured, RotaError, SchemaMismatch, StoreUnavailable
+from rota.errors import BadInput, Misconfigured, RotaError, SchemaMismatch, StoreUnavailable, StoreUnfit
 from rota.stores.sqlite.copies import refuse_other_copy
 
 OLDEST = (3, 51, 3)
@@ -75,15 +75,15 @@ def network_filesystem(mountinfo: str, directory: str) -> str | None:
 def check_place(path: str) -> None:
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
-        raise StoreUnavailable(f"there is no directory {directory}: create it, or change the url")
+        raise StoreUnfit(f"there is no directory {directory}: create it, or change the url")
     if os.path.isdir(path):
-        raise StoreUnavailable(f"{path} is a directory: name a file in it")
+        raise StoreUnfit(f"{path} is a directory: name a file in it")
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
     if kind := network_filesystem(mountinfo, os.path.realpath(directory)):
-        raise StoreUnavailable(
+        raise StoreUnfit(
             f"{path} is on a network file system ({kind}), where SQLite's locks do not hold: "
             "put the file on a local disk, or use Postgres"
         )
@@ -157,7 +157,8 @@ class translated:
         if isinstance(error, apsw.SQLError):
             _explain(self._path, error)
         if isinstance(error, apsw.Error | OSError):
-            raise StoreUnavailable(f"{self._path} {_trouble(self._path, error)}") from error
+            kind_of = StoreUnfit if isinstance(error, apsw.NotADBError) else StoreUnavailable
+            raise kind_of(f"{self._path} {_trouble(self._path, error)}") from error
 
 
 def _explain(path: str, error: apsw.SQLError) -> None:

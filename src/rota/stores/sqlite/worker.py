@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -117,9 +118,11 @@ class Worker:
                 task.attempt(task.function, session)
                 _answer([task])
             del task
-        if session is not None:
-            session.connection.close()
-        self._gone.set_result(None)
+        try:
+            if session is not None:
+                _end(session.connection)
+        finally:
+            self._gone.set_result(None)
 
     def _more(self) -> list[Task[Any]]:
         """The writes that are queued right now, up to something else."""
@@ -147,11 +150,22 @@ class Worker:
                     _apart(session, task, alone=len(needed) == 1)
                 session.execute("commit")
             except BaseException as error:
-                if session.connection.in_transaction:
-                    session.execute("rollback")
+                _roll_back(session.connection)
                 for task in needed:
                     task.error = task.error or error
         _answer(tasks)
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    with suppress(apsw.Error):  # the error that led here is the one to tell of
+        if connection.in_transaction:
+            connection.execute("rollback")
+
+
+def _end(connection: apsw.Connection) -> None:
+    """Also where a handler left a statement behind that it had not read to its end."""
+    _roll_back(connection)
+    connection.close(True)
 
 
 def _apart(session: Session, task: Task[Any], *, alone: bool) -> None:
