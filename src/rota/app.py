@@ -266,6 +266,7 @@ class Rota(Leading, Door):
             standing=lambda: replica.id if replica.trusted else 0,
             slot_freed=lambda: replica.wake_scheduler(),
             finished=self.results.hint,
+            tell=lambda: self.hint("ready"),
             emit=self.events.emit,
             wanted=self.events.wanted,
             span=_span_of_runs(),

@@ -51,18 +51,19 @@ class Execution:
                     outcome = await self._in_transaction(attempt)
                 else:
                     outcome = attempt.succeeded(await self.invoke(attempt))
-        except asyncio.CancelledError as error:
-            if attempt.stop_reason is None and task.cancelling():
-                raise
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             outcome = _ended_by(attempt, error)
-        except (Exception, SystemExit) as error:
-            outcome = _ended_by(attempt, error)
+            if isinstance(error, asyncio.CancelledError) and attempt.stop_reason is None and task.cancelling():
+                self._settle(attempt, outcome)
+                raise  # it is the task that is to end: the handler has cancelled it, or the loop is being closed
         finally:
             attempt.task = None
             _current.reset(token)
-            # A cancellation that the handler swallowed, or that came too late, is not meant for the next run.
-            while attempt.stop_reason is not None and task.cancelling():
-                task.uncancel()
+        # A cancellation that the handler swallowed, or that came too late, is not meant for the next run.
+        while task.cancelling():
+            task.uncancel()
         self._settle(attempt, outcome)
 
     async def _in_transaction(self, attempt: Attempt) -> Outcome | None:
@@ -107,9 +108,12 @@ class Execution:
 
 def _ended_by(attempt: Attempt, error: BaseException) -> Outcome | None:
     """One that was asked to stop has stopped, whatever it made of that."""
-    if attempt.stop_reason is None or (attempt.stop_reason == "timeout" and isinstance(error, Exception)):
-        return attempt.failed(error)
-    return attempt.stopped()
+    try:
+        if attempt.stop_reason is None or (attempt.stop_reason == "timeout" and isinstance(error, Exception)):
+            return attempt.failed(error)
+        return attempt.stopped()
+    except Exception as worse:  # of a policy or an error that is the user's own: it must not leave the run unsettled
+        return attempt.failed(Permanent(f"{type(worse).__name__} in settling {type(error).__name__}: {worse}"))
 
 
 def _invoke(attempt: Attempt) -> Any:

@@ -20,6 +20,7 @@ from rota.attempt import Attempt
 _YIELD_EVERY = 200
 _MOST_AHEAD = 2000
 _AHEAD_SECONDS = 0.04
+_HIRE_AGAIN = 1.0
 
 
 class Lane(ABC):
@@ -95,6 +96,7 @@ class AsyncLane(Lane):
     ) -> None:
         super().__init__(jobs, places)
         self._execute = execute
+        self._closed = False
         self._idle: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
         # Tasks inherit the context they are made in; each begins with the one that the lane was made in.
@@ -117,10 +119,16 @@ class AsyncLane(Lane):
     def _hire(self) -> None:
         task = asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
         self._workers.add(task)
-        task.add_done_callback(self._workers.discard)
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        # A handler may have cancelled the task that it ran on; what waits behind it has another one.
+        if self.queue and not self._closed and len(self._workers) < self._places:
+            self._hire()
 
     async def _work(self) -> None:
-        clean, since_yield = len(contextvars.copy_context()), 0
+        clean, since_yield = contextvars.copy_context(), 0
         task = asyncio.current_task()
         assert task is not None
         while True:
@@ -136,7 +144,7 @@ class AsyncLane(Lane):
             finally:
                 self._left(1)
                 self.done += 1
-            if len(contextvars.copy_context()) != clean:
+            if not _same(contextvars.copy_context(), clean):
                 # The handler left context variables behind; they must not reach the next run.
                 self._hire()
                 return
@@ -146,11 +154,19 @@ class AsyncLane(Lane):
                 await asyncio.sleep(0)
 
     async def close(self) -> None:
+        self._closed = True
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
         if workers:
             await asyncio.wait(workers, timeout=1.0)
+
+
+def _same(context: contextvars.Context, other: contextvars.Context) -> bool:
+    try:
+        return context == other
+    except Exception:  # values that cannot be compared, and are not the same
+        return False
 
 
 class ThreadLane(Lane):
@@ -162,9 +178,10 @@ class ThreadLane(Lane):
         places: int,
         execute: Callable[[Attempt], Any],
         settle: Callable[[Attempt, Any], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         super().__init__(jobs, places)
-        self._execute, self._settle = execute, settle
+        self._execute, self._settle, self._failed = execute, settle, failed
         self._work_there = threading.Condition()
         self._parked = 0
         self._closed = False
@@ -178,11 +195,23 @@ class ThreadLane(Lane):
         with self._work_there:
             self.queue.extend(attempts)
             self._work_there.notify(len(attempts))
-            wanted = min(len(self.queue) - self._parked, self._places - len(self._threads))
-        for _ in range(wanted):
+        self._hire()
+
+    def _hire(self) -> None:
+        """One more thread, if there is work for it. It sees to the next one itself: where others compute, to start many
+        takes long, and nobody else should wait for it."""
+        with self._work_there:
+            if self._closed or len(self.queue) <= self._parked or len(self._threads) >= self._places:
+                return
             thread = threading.Thread(target=self._work, name=f"rota-job-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
+        try:
             thread.start()
+        except RuntimeError as error:  # the system has no more of them, for now
+            self._threads.remove(thread)
+            self._failed(error)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.call_later, _HIRE_AGAIN, self._hire)
 
     def _next(self) -> Attempt | None:
         """The next one to run; waits for it. None when the lane is closed."""
@@ -199,6 +228,8 @@ class ThreadLane(Lane):
 
     def _work(self) -> None:
         while (attempt := self._next()) is not None:
+            if self.queue and len(self._threads) < self._places:
+                self._hire()
             outcome = contextvars.Context().run(self._execute, attempt)
             self._done.append((attempt, outcome))
             if not self._drain_due:

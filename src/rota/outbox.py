@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rota.errors import BadInput
 from rota.events import Event, RunTakenOver, ServiceFailed
-from rota.service import Wake
+from rota.service import Wake, end_if_cancelled
 from rota.store import Claim, Finished, Outcome, Store
 
 _BATCH, _MOST = 1000, 10_000
@@ -29,9 +29,10 @@ class Outbox:
         slot_freed: Callable[[], None],
         sent: Callable[[], None],
         looked: Callable[[], None],
+        followed: Callable[[int], None],
     ) -> None:
         self._store, self._emit = store, emit
-        self._slot_freed, self._sent, self._looked = slot_freed, sent, looked
+        self._slot_freed, self._sent, self._looked, self._followed = slot_freed, sent, looked, followed
         self._outcomes: list[Outcome] = []
         self._used_up: list[int] = []
         self._progress: dict[int, tuple[int, int, str]] = {}
@@ -76,6 +77,7 @@ class Outbox:
                 await self.empty()
                 pause = 0.05
             except Exception as error:  # an outcome is never given up
+                end_if_cancelled()
                 self._emit(ServiceFailed("flusher", error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
@@ -92,8 +94,11 @@ class Outbox:
             del self._outcomes[: len(batch)], self._used_up[: len(used_up)]
             for run_id in finished.lost:
                 self._emit(RunTakenOver(run_id))
-            if finished.freed or any(outcome.state == "queued" or outcome.then for outcome in batch):
+            follow = sum(outcome.then is not None for outcome in batch)
+            if finished.freed or follow or any(outcome.state == "queued" for outcome in batch):
                 self._slot_freed()
+            if follow:
+                self._followed(follow)
             self._sent()
         if self._progress:
             reports, self._progress = list(self._progress.values()), {}

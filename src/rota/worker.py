@@ -23,7 +23,7 @@ from rota.context import Member
 from rota.contract.places import Places
 from rota.deadlines import Deadlines
 from rota.errors import RotaError
-from rota.events import AttemptFailed, Event, RunFinished, ThreadAbandoned
+from rota.events import AttemptFailed, Event, RunFinished, ServiceFailed, ThreadAbandoned
 from rota.execution import Execution, Span
 from rota.job import Job
 from rota.lane import AsyncLane, Lane, ThreadLane
@@ -49,18 +49,21 @@ class Worker:
         standing: Callable[[], int],
         slot_freed: Callable[[], None],
         finished: Callable[[], None],
+        tell: Callable[[], None],
         emit: Callable[[Event], None],
         wanted: Callable[[type[Event]], bool],
         span: Span | None = None,
     ) -> None:
         self._settings, self._jobs = settings, jobs
         self._standing = Standing(store, standing, emit)
-        self._slot_freed, self._finished, self._emit = slot_freed, finished, emit
+        self._slot_freed, self._finished, self._tell, self._emit = slot_freed, finished, tell, emit
         self._wanted, self._verbose = wanted, False
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, Attempt] = {}
         self._open_claims: Counter[int] = Counter()
-        self._outbox = Outbox(store, emit, slot_freed=slot_freed, sent=self._sent, looked=self.learn)
+        self._outbox = Outbox(
+            store, emit, slot_freed=slot_freed, sent=self._sent, looked=self.learn, followed=self._followed
+        )
         self._deadlines = Deadlines(self._time_out)
         self._idle = asyncio.Event()
         names = {
@@ -72,7 +75,13 @@ class Worker:
         )
         self.lanes: list[Lane] = [
             AsyncLane(names[True], settings.concurrency, self._execution.on_task),
-            ThreadLane(names[False], settings.threads, self._execution.on_thread, self._settle),
+            ThreadLane(
+                names[False],
+                settings.threads,
+                self._execution.on_thread,
+                self._settle,
+                lambda error: emit(ServiceFailed("threads", error)),
+            ),
         ]
         self._lane_of = {job: lane for lane in self.lanes for job in lane.jobs}
         self._claimers = [Claimer(lane, self._standing, self) for lane in self.lanes if lane.jobs]
@@ -101,7 +110,8 @@ class Worker:
         self._call(self._finished)
 
     def room(self) -> int:
-        return sum(lane.room() for lane in self.lanes)
+        """So many runs have a place here, of whatever kind they are."""
+        return min((lane.room() for lane in self.lanes if lane.jobs), default=0)
 
     def running(self) -> tuple[tuple[int, str], ...]:
         return tuple((a.claim.id, a.claim.job_id) for a in list(self._attempts.values()))
@@ -238,6 +248,7 @@ class Worker:
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the outcome down, once; on the loop."""
         if attempt.settled:
+            self._look_again()  # a thread that was left alone has come back: its place is free
             return
         attempt.settled = True
         claim = attempt.claim
@@ -272,6 +283,12 @@ class Worker:
         self._finished()
         self.learn()
         self._look_again()
+
+    def _followed(self, count: int) -> None:
+        """Outcomes made so many runs ready."""
+        self.wake()
+        if self.room() < count:
+            self._tell()
 
     def learn(self) -> None:
         """How much the lanes do in a while, even if it is nothing."""

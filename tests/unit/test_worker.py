@@ -52,7 +52,7 @@ async def at_work(store: Plenty, *, plain: bool = False) -> AsyncIterator[Worker
 
     worker = Worker(
         cast(Store, store), app.settings, app.jobs, standing=lambda: 1, slot_freed=lambda: None,
-        finished=lambda: None, emit=lambda event: None, wanted=lambda kind: False,
+        finished=lambda: None, tell=lambda: None, emit=lambda event: None, wanted=lambda kind: False,
     )  # fmt: skip
     worker.start()
     worker.wake()
@@ -89,6 +89,14 @@ async def test_no_more_is_begun_while_the_store_takes_no_outcomes() -> None:
         store.answer.set()
         while sum(store.asked) < 2 * stuck:
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("plain", "places"), [(False, 100), (True, 16)])
+async def test_a_run_has_room_where_every_kind_has_a_place(plain: bool, places: int) -> None:
+    """Nobody else is told of a run that is believed to have one here."""
+    store = Plenty()
+    async with at_work(store, plain=plain) as worker:
+        assert worker.room() == places
 
 
 class Elbows(Plenty):
