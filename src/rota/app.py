@@ -19,7 +19,7 @@ from rota.events import Bus
 from rota.execution import Span
 from rota.hinter import Hinter
 from rota.hold import Wanted
-from rota.job import AsyncJob, Call, Job, JobDecorator, PlainJob, Policies, make_job
+from rota.job import AsyncJob, Call, Job, JobDecorator, PlainJob, Policies, listed, make_job
 from rota.keeper import Keeper
 from rota.leader import Offices
 from rota.leading import Leading
@@ -325,6 +325,8 @@ class Rota(Leading, Door):
 
     async def enqueue(self, call: Call[R]) -> Run[R]:
         """Make one run: `app.enqueue(job.call(1))` is `job.enqueue(1)`."""
+        if not isinstance(call, Call) or call.job.app is not self:
+            _check_calls(self, listed([call]))
         if call.options.connection is not None or current_context() is not None:
             [run] = await self.enqueue_many([call])
             return run
@@ -344,7 +346,7 @@ class Rota(Leading, Door):
 
         `connection`: be part of the caller's transaction; the app need not be open then.
         """
-        wanted = list(calls)
+        wanted = _check_calls(self, listed(calls))
         if not wanted:
             return []
         within = _connection_of(self, wanted, connection)
@@ -362,7 +364,7 @@ class Rota(Leading, Door):
 
         With `connection` it happens in the calling thread, and the app need not be open.
         """
-        wanted = list(calls)
+        wanted = _check_calls(self, listed(calls))
         if not wanted:
             return []
         within = _connection_of(self, wanted, connection)
@@ -434,6 +436,14 @@ class Rota(Leading, Door):
             raise NotOpen
         self._portal.check_caller(None)
         return self._keeper
+
+
+def _check_calls(app: Rota, calls: list[Call[R]]) -> list[Call[R]]:
+    """Nobody would look for runs of another app's job here."""
+    for call in calls:
+        if call.job.app is not app:
+            raise BadInput(f"{call.job} belongs to another Rota: enqueue it there")
+    return calls
 
 
 def _connection_of(app: Rota, calls: list[Call[Any]], given: Any) -> Any:

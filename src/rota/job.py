@@ -47,14 +47,20 @@ class Policies:
     transactional: bool = False
 
     def __post_init__(self) -> None:
-        if self.timeout is not None and self.timeout <= 0:
-            raise BadInput(f"timeout must be above 0 seconds, not {self.timeout}; leave it out for none")
-        if self.concurrency_limit < 0:
-            raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {self.concurrency_limit}")
+        if not isinstance(self.retry, Retry):
+            raise BadInput(f"retry must be a whole number of attempts or a Retry, not {self.retry!r}")
+        if not isinstance(self.breaker, Breaker | None):
+            raise BadInput(f"breaker must be a whole number of failures or a Breaker, not {self.breaker!r}")
+        if self.timeout is not None and not (isinstance(self.timeout, int | float) and self.timeout > 0):
+            raise BadInput(f"timeout must be above 0 seconds, not {self.timeout!r}; leave it out for none")
+        if not isinstance(self.concurrency_limit, int) or self.concurrency_limit < 0:
+            raise BadInput(f"concurrency_limit must be 0 (no limit) or more, not {self.concurrency_limit!r}")
         check_priority(self.priority)
 
 
 def check_priority(priority: int) -> int:
+    if not isinstance(priority, int):
+        raise BadInput(f"priority must be a whole number, not {priority!r}")
     if not 0 <= priority <= 99:
         raise BadInput(f"priority must be from 0 (first) to 99, not {priority}")
     return priority
@@ -81,9 +87,15 @@ class Options:
             )
         if not _storable(f"{self.key}{self.correlation_id}"):
             raise BadInput("key and correlation_id must not contain the character NUL, nor half of a surrogate pair")
+        if self.run_at is not None and self.delay:
+            raise BadInput("say either delay or run_at: a run has one time")
         # Postgres would keep what is out of range, and nobody could read that row, or a list with it, again.
         if self.run_at is not None:
+            if not isinstance(self.run_at, datetime):
+                raise BadInput(f"run_at must be a datetime with its zone, not {self.run_at!r}")
             check_instant("run_at", self.run_at)
+        if not isinstance(self.delay, int | float | timedelta):
+            raise BadInput(f"delay must be seconds or a timedelta, not {self.delay!r}")
         if not 0 <= self.seconds <= _LONGEST:
             raise BadInput(f"delay must not be negative, nor above 1000 years: {self.delay}")
         if self.priority is not None:
@@ -132,6 +144,17 @@ class Call(Generic[R_co]):
             correlation_id=correlation,
             parent_id=parent.run_id if parent else None,
         )
+
+
+def listed(calls: Iterable[Call[R]]) -> list[Call[R]]:
+    """What `enqueue_many` was given, if it is what that takes."""
+    if not isinstance(calls, Iterable):
+        raise BadInput(f"enqueue_many takes a list of calls, like [job.call(1), job.call(2)], not {calls!r}")
+    wanted = list(calls)
+    for call in wanted:
+        if not isinstance(call, Call):
+            raise BadInput(f"{call!r} is no call of a job: write job.call(...)")
+    return wanted
 
 
 class Enqueuer(Generic[P, R]):
@@ -223,7 +246,11 @@ class Job(Generic[P, R]):
 
     async def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Connection | None = None) -> list[Run[R]]:
         """Make many runs at once, all or none: `await job.enqueue_many(job.call(n) for n in range(1000))`."""
-        return await self.app.enqueue_many(calls, connection=connection)
+        wanted = listed(calls)
+        for call in wanted:
+            if call.job is not self:
+                raise BadInput(f"{self} was given a call of {call.job}: app.enqueue_many takes calls of any job")
+        return await self.app.enqueue_many(wanted, connection=connection)
 
     def on_failure(self, fn: FailureHandler | FailureHandlerWithContext) -> Job[[int, str], Any]:
         """Decorator: `fn(run_id, error)` runs, as a run of its own, when all attempts failed. `ctx` may come first."""

@@ -39,8 +39,16 @@ class Retry:
     give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.attempts >= 0 and self.base >= 0 and self.longest >= 0):  # not even what is no number
-            raise BadInput(f"retry cannot have anything below 0: {self}")
+        if not isinstance(self.attempts, int):
+            raise BadInput(f"retry must have a whole number of attempts: {self}")
+        for number in (self.attempts, self.base, self.longest):
+            if not isinstance(number, int | float) or not number >= 0:  # not even what is no number
+                raise BadInput(f"retry needs numbers, and none below 0: {self}")
+        for kinds in (self.on, self.give_up_on):
+            if not isinstance(kinds, tuple) or not all(
+                isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+            ):
+                raise BadInput(f"on and give_up_on must be tuples of exception classes, like (OSError,): {self}")
 
     def pause(self, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt after attempt number `attempt` failed; None when there is none."""
