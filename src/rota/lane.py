@@ -144,7 +144,11 @@ class AsyncLane(Lane):
             finally:
                 self._left(1)
                 self.done += 1
-            if not _same(contextvars.copy_context(), clean):
+            try:
+                left = contextvars.copy_context() != clean
+            except Exception:  # of values that are not the same, and cannot be compared
+                left = True
+            if left:
                 # The handler left context variables behind; they must not reach the next run.
                 self._hire()
                 return
@@ -160,13 +164,6 @@ class AsyncLane(Lane):
             worker.cancel()
         if workers:
             await asyncio.wait(workers, timeout=1.0)
-
-
-def _same(context: contextvars.Context, other: contextvars.Context) -> bool:
-    try:
-        return context == other
-    except Exception:  # values that cannot be compared, and are not the same
-        return False
 
 
 class ThreadLane(Lane):
