@@ -1221,6 +1221,42 @@ _CALLERS = [
 MUTANTS += [Mutant(f"caller: {name}", *rest) for name, *rest in _CALLERS]
 
 
+_SETTLED = "tests/app/test_settled.py"
+_ENDS = [
+    ("a cancellation is taken for a failed step", "src/rota/service.py",
+     "                end_if_cancelled()\n                self.emit", "                self.emit",
+     "tests/unit/test_service.py"),
+    ("a cancelled transaction waits for its rollback", f"{PG}/pool.py",
+     "    except Exception:\n        await own.rollback()\n        raise\n    except BaseException:\n",
+     "    except BaseException:\n        await own.rollback()\n",
+     "tests/store/test_postgres_pool.py -k waits_for_nobody"),
+    ("those beside a silent connection are kept", f"{PG}/pool.py", "        if silent:  #", "        if False:  #",
+     "tests/store/test_postgres_pool.py -k nobody_answers"),
+    ("a place that a thread gives back is not looked at", "src/rota/worker.py",
+     "            self._look_again()  # a thread", "            pass  # a thread", f"{_SETTLED} -k given_up"),
+    ("nobody hears of what a failure made", "src/rota/outbox.py", "                self._followed(follow)\n",
+     "                pass\n", f"{_SETTLED} -k 'failure_makes and postgres'"),
+    ("every lane's places count", "src/rota/worker.py",
+     "return min((lane.room() for lane in self.lanes if lane.jobs), default=0)",
+     "return sum(lane.room() for lane in self.lanes)", "tests/unit/test_worker.py -k has_room"),
+    ("only new context variables are seen", "src/rota/lane.py", "left = contextvars.copy_context() != clean",
+     "left = len(contextvars.copy_context()) != len(clean)", f"{_SETTLED} -k context_variable"),
+    ("a cancellation reaches the next run", "src/rota/execution.py", "        while task.cancelling():\n",
+     "        while attempt.stop_reason is not None and task.cancelling():\n", f"{_SETTLED} -k whatever"),
+    ("a policy may fail a run's settling", "src/rota/execution.py", "    except Exception as worse:  # of",
+     "    except MemoryError as worse:  # of", f"{_SETTLED} -k whatever"),
+    ("an unread statement keeps the file", f"{LITE}/worker.py",
+     "    connection.close(True)\n", "    connection.close()\n",
+     f"{_SETTLED} -k unread"),
+    ("what is no database is waited for", "src/rota/service.py", "        except StoreUnfit:\n            raise\n", "",
+     f"{_SETTLED} -k no_waiting"),
+    ("a run of another app's job is stored", "src/rota/app.py",
+     "        if call.job.app is not app:\n", "        if False:\n",
+     "tests/app/test_bad_input.py -k no_call"),
+]  # fmt: skip
+MUTANTS += [Mutant(f"the end: {name}", *rest) for name, *rest in _ENDS]
+
+
 def applied(mutant: Mutant, folder: Path) -> None:
     file = folder / mutant.file
     text = file.read_text()

@@ -112,7 +112,7 @@ async def test_the_run_that_a_failure_makes_starts_without_a_beat(url: str) -> N
 
 @pytest.mark.usefixtures("no_beats")
 async def test_the_place_of_a_thread_that_was_given_up_is_taken_when_it_comes_back(url: str) -> None:
-    app, let_go = Rota(url, threads=1), threading.Event()
+    app, let_go = Rota(url, threads=1, hints=False), threading.Event()
 
     @app.job(timeout=0.1)
     def stuck() -> None:
@@ -125,7 +125,14 @@ async def test_the_place_of_a_thread_that_was_given_up_is_taken_when_it_comes_ba
     async with app:
         with pytest.raises(RunFailed, match="took longer"):
             await (await stuck.enqueue()).result(PATIENCE)
-        behind = await fine.enqueue()
+        behind, worker = await fine.enqueue(), app._worker
+        assert worker is not None
+        [claimer] = worker._claimers
+
+        async def starved() -> bool:
+            return claimer.starved
+
+        await until(starved)
         let_go.set()
         assert await behind.result(PATIENCE) == "fine"
 
