@@ -181,6 +181,8 @@ class ThreadLane(Lane):
         self._execute, self._settle, self._failed = execute, settle, failed
         self._work_there = threading.Condition()
         self._parked = 0
+        self._refused = False
+        """The system had no thread for us just now; runs that end meanwhile do not ask for one each."""
         self._closed = False
         self._done: deque[tuple[Attempt, Any]] = deque()
         self._drain_due = False
@@ -198,7 +200,7 @@ class ThreadLane(Lane):
         """One more thread, if there is work for it. It sees to the next one itself: where others compute, to start many
         takes long, and nobody else should wait for it."""
         with self._work_there:
-            if self._closed or len(self.queue) <= self._parked or len(self._threads) >= self._places:
+            if self._closed or self._refused or len(self.queue) <= self._parked or len(self._threads) >= self._places:
                 return
             thread = threading.Thread(target=self._work, name=f"rota-job-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -206,9 +208,14 @@ class ThreadLane(Lane):
             thread.start()
         except RuntimeError as error:  # the system has no more of them, for now
             self._threads.remove(thread)
+            self._refused = True
             self._failed(error)
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._loop.call_later, _HIRE_AGAIN, self._hire)
+                self._loop.call_soon_threadsafe(self._loop.call_later, _HIRE_AGAIN, self._hire_again)
+
+    def _hire_again(self) -> None:
+        self._refused = False
+        self._hire()
 
     def _next(self) -> Attempt | None:
         """The next one to run; waits for it. None when the lane is closed."""

@@ -158,6 +158,27 @@ async def test_threads_that_cannot_start_are_tried_again(url: str, monkeypatch: 
     assert len(refused) == 3
 
 
+async def test_a_thread_that_was_refused_is_not_asked_for_at_each_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, real, refused = Rota(url, threads=2), threading.Thread.start, list[str]()
+    monkeypatch.setattr(lane, "_HIRE_AGAIN", 3600)
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "rota-job-1":
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    @app.job
+    def fine() -> None: ...
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    async with app:
+        runs = await app.enqueue_many([fine.call() for _ in range(50)])
+        for run in runs:
+            await run.result(PATIENCE)
+    assert len(refused) == 1
+
+
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_statement_that_a_handler_left_unread_does_not_keep_the_file(tmp_path: Path, fails: bool) -> None:
     app, kept = Rota(f"sqlite:///{tmp_path}/rota.db"), list[object]()

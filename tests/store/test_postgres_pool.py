@@ -13,7 +13,7 @@ from asyncpg.transaction import Transaction
 
 from rota.clock import steady
 from rota.stores.postgres import connection as pg
-from rota.stores.postgres import route
+from rota.stores.postgres import route, session
 from rota.stores.postgres.pool import Pool
 from rota.stores.postgres.route import Route
 from tests.app.waiting import until
@@ -179,6 +179,17 @@ async def test_one_on_which_nobody_answers_is_closed(url: str, monkeypatch: pyte
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await asking
         assert await pid(pool) != before, "nobody may be there any more on that one either"
+
+
+async def test_every_connection_has_keepalives(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[object]()
+    monkeypatch.setattr(session, "keep_alive", kept.append)
+    async with pooled(url) as pool, pg.make_handlers_pool(url, "rota-pool-test", 1) as handlers:
+        await pool.fetch("select 1")
+        await handlers.fetchval("select 1")
+        line = await pg.line(Route.DIRECT, url, "rota-pool-test", {}, 5.0)
+        assert len(kept) == 3
+        await line.connection.close()
 
 
 async def test_a_transaction_that_is_cancelled_waits_for_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
