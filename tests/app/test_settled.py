@@ -158,7 +158,9 @@ async def test_threads_that_cannot_start_are_tried_again(url: str, monkeypatch: 
     assert len(refused) == 3
 
 
-async def test_a_thread_that_was_refused_is_not_asked_for_at_each_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_was_refused_is_not_asked_for_at_each_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app, real, refused = Rota(url, threads=2), threading.Thread.start, list[str]()
     monkeypatch.setattr(lane, "_HIRE_AGAIN", 3600)
 
